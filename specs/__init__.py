@@ -1,0 +1,1 @@
+"""What things are: GPU types, models, clusters, workloads, plans, profiles."""
