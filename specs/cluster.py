@@ -201,7 +201,7 @@ def cluster_from_document(content: Any, where: str | Path) -> Cluster:
 def _link(
     common: InterNodeFile | None, own: InterNodeFile | None, where: str | Path, i: int, entries: int
 ) -> tuple[float | None, float]:
-    """Bandwidth (None = measured) and latency of one entry: its own figures before the common ones."""
+    """Bandwidth (None = measured) and latency of one entry; its own figures before the common."""
     latency = DEFAULT_LATENCY_US
     bandwidth: float | None = None
     said = False

@@ -227,7 +227,7 @@ def _qwen3_moe(read: ConfigReader) -> Layers:
 
 
 def _deepseek_v3(read: ConfigReader) -> Layers:
-    """Multi-head latent attention; the first blocks dense, the rest with shared and routed experts."""
+    """Multi-head latent attention; first blocks dense, the rest with shared and routed experts."""
     hidden = read.positive("hidden_size")
     heads = read.positive("num_attention_heads")
     q_rank = read.count("q_lora_rank", 0)
@@ -323,7 +323,7 @@ def _opt(read: ConfigReader) -> Layers:
 
 
 def _gpt_neo(read: ConfigReader) -> Layers:
-    """Learned positions, no bias on query, key and value; local and global blocks cost the same weights."""
+    """Learned positions, no bias on query, key, value; local and global blocks weigh the same."""
     hidden = read.positive("hidden_size")
     heads = read.positive("num_heads", "num_attention_heads")
     vocab = read.positive("vocab_size")

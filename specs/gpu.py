@@ -27,7 +27,7 @@ class Datasheet:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """One kind of device. `cpu` is this host's processor: it has no datasheet and no memory of its own.
+    """One kind of device; `cpu` is this host's processor, without datasheet or own memory.
 
     memory_mib: total memory as NVML reports it. price_per_hour: USD, an on-demand list price that
     the user overrides.

@@ -80,12 +80,13 @@ class Template:
         for replica in self.replicas:
             if len(replica.places) != len(self.stages):
                 raise PlanError(
-                    f"a replica has a place for each of {len(self.stages)} stages, got {len(replica.places)}"
+                    f"a replica has a place for each of {len(self.stages)} stages, "
+                    f"got {len(replica.places)}"
                 )
             if replica.micro_batches < 1 or not 1 <= replica.last_micro_batch <= self.micro_batch:
                 raise PlanError(
-                    f"a replica runs at least one micro-batch, the last of 1 to {self.micro_batch} samples, "
-                    f"got {replica.micro_batches} with a last of {replica.last_micro_batch}"
+                    "a replica runs at least one micro-batch, the last of 1 to "
+                    f"{self.micro_batch} samples, got {replica.micro_batches} with a last of {replica.last_micro_batch}"
                 )
 
     @property
@@ -135,7 +136,8 @@ class Plan:
         total = sum(t.samples(r) for t in self.templates for r in t.replicas)
         if total != self.workload.global_batch:
             raise PlanError(
-                f"the replicas' shares sum to the global batch {self.workload.global_batch}, got {total}"
+                "the replicas' shares sum to the global batch "
+                f"{self.workload.global_batch}, got {total}"
             )
 
     def _check_layers(self, k: int, template: Template) -> None:
@@ -143,8 +145,8 @@ class Plan:
         for s, stage in enumerate(template.stages):
             if stage.layers.start != expected:
                 raise PlanError(
-                    f"template {k} stage {s} starts at layer {stage.layers.start}, expected {expected}: "
-                    "every layer stands exactly once and in order"
+                    f"template {k} stage {s} starts at layer {stage.layers.start}, "
+                    f"expected {expected}: every layer stands exactly once and in order"
                 )
             expected = stage.layers.stop
         if expected != len(self.model.layers):
