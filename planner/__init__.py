@@ -1,0 +1,1 @@
+"""What a plan costs, whether it fits, how plans are found."""
