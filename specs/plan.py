@@ -86,7 +86,8 @@ class Template:
             if replica.micro_batches < 1 or not 1 <= replica.last_micro_batch <= self.micro_batch:
                 raise PlanError(
                     "a replica runs at least one micro-batch, the last of 1 to "
-                    f"{self.micro_batch} samples, got {replica.micro_batches} with a last of {replica.last_micro_batch}"
+                    f"{self.micro_batch} samples, got {replica.micro_batches} "
+                    f"with a last of {replica.last_micro_batch}"
                 )
 
     @property
