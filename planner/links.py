@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from specs.errors import PlanError
 
@@ -23,7 +24,7 @@ class LinkCurve:
         sizes = self.nbytes
         if not sizes or len(sizes) != len(self.times_ms):
             raise PlanError(f"a link curve has a time per size, got {sizes} and {self.times_ms}")
-        if any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(sizes)):
             raise PlanError(f"the sizes of a link curve rise, got {sizes}")
 
     @classmethod

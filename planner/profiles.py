@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from db.records import StoredLayer
     from db.store import Store
 
-__all__ = [
-    "HostKey",
+XX
     "LayerRowKey",
     "LinkCurve",
     "LinkKey",
