@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from db.records import StoredLayer
     from db.store import Store
 
-XX
+__all__ = [
+    "HostKey",
     "LayerRowKey",
     "LinkCurve",
     "LinkKey",
