@@ -35,6 +35,7 @@ class EntryStatus(StrEnum):
     TIMED_OUT = "timed_out"
     NOT_ENOUGH_DEVICES = "not_enough_devices"
     WORKER_DIED = "worker_died"
+    REFUSED = "refused"  # an import found the row incomplete or beyond what the card can do
 
 
 class Operation(StrEnum):
