@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from math import prod
 
 
@@ -29,7 +30,7 @@ class Box:
         return cls((0,) * len(shape), shape)
 
     def cut(self, axis: int, first: int, length: int) -> Box:
-        """The part of the box with indices first .. first + length - 1 of the tensor on one axis."""
+        """The part of the box with the tensor's indices first .. first + length - 1 on an axis."""
         offset, size = list(self.offset), list(self.size)
         offset[axis], size[axis] = first, length
         return Box(tuple(offset), tuple(size))
@@ -97,6 +98,6 @@ def atoms(boxes: Iterator[Box] | list[Box]) -> list[Box]:
         parts = [
             Box((*part.offset, low), (*part.size, high - low))
             for part in parts
-            for low, high in zip(borders, borders[1:], strict=False)
+            for low, high in pairwise(borders)
         ]
     return [part for part in parts if any(box.overlap(part) == part for box in boxes)]
