@@ -1,0 +1,1 @@
+"""Measuring this host for real: what to measure, in which processes, and how it is timed."""

@@ -1,0 +1,142 @@
+"""What to measure, and in which order: one entry for every key of a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runtime.sharding import not_divisible
+from specs.gpu import gpu_type
+from specs.layer import LayerKind, LayerType
+from specs.model import Model
+from specs.profile import EntryStatus, LayerKey, LayerRefusal
+from specs.topology import Topology
+from specs.workload import DType, Optimizer, Recompute
+
+DEFAULT_MICRO_BATCHES = (1, 2, 4, 8)
+DEFAULT_MODEL = "llama-3-8b"
+DEFAULT_CPU_MODEL = "tiny-llama-test"
+
+PASSES = 30  # forwards and backwards per entry, warm-up and repeated windows included
+SETUP_S = 0.5  # building the layers, measuring memory, one optimizer
+CORE_TFLOPS = 0.06  # fp32 of one busy core: only for the time estimate of a dry run
+GPU_SHARE = 0.4  # of datasheet peak, likewise
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a profile run is asked: every combination of the lists is a key.
+
+    devices: how many processes this host can run at once, a device each.
+    """
+
+    gpu: str
+    topology: Topology
+    devices: int
+    model: Model
+    tps: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+    seq_len: int
+    dtype: DType
+    optimizer: Optimizer
+    recomputes: tuple[Recompute, ...] = (Recompute.NONE,)
+
+    @property
+    def origin(self) -> str:
+        """The question as one command line in one spelling: equal questions are equal texts."""
+        return (
+            f"arachne-prof run --gpu {self.gpu} --model {self.model.name} --tp {_list(self.tps)} "
+            f"--micro-batch {_list(self.micro_batches)} --seq-len {self.seq_len} "
+            f"--dtype {self.dtype.value} --recompute {_list(self.recomputes)} "
+            f"--optimizer {self.optimizer.value} (config {self.model.config_hash})"
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key to measure, with the layer type that its hash stands for.
+
+    expected_s: rough seconds it takes, for ordering and the time estimate.
+    """
+
+    key: LayerKey
+    layer_type: LayerType
+    expected_s: float
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `most`."""
+    return tuple(1 << i for i in range(max(1, most).bit_length()))
+
+
+def entries_of(question: Question) -> tuple[list[Entry], list[LayerRefusal]]:
+    """All entries of a question, cheapest first, and the keys that arithmetic alone refuses.
+
+    Cheapest first, so that a run that is interrupted has answered as many keys as it could.
+    """
+    entries: list[Entry] = []
+    refusals: list[LayerRefusal] = []
+    for key, layer in _keys(question):
+        problem = refusal_of(layer, key.tp, question.devices, question.gpu)
+        if problem is None:
+            entries.append(Entry(key, layer, expected_s(layer, key)))
+        else:
+            refusals.append(LayerRefusal(key, *problem))
+    entries.sort(key=lambda entry: (entry.expected_s, entry.key.tp, entry.key.micro_batch))
+    return entries, refusals
+
+
+def _keys(question: Question) -> Iterator[tuple[LayerKey, LayerType]]:
+    for layer in question.model.layer_types:
+        for tp in question.tps:
+            for micro_batch in question.micro_batches:
+                for recompute in question.recomputes:
+                    yield (
+                        LayerKey(
+                            gpu=question.gpu,
+                            layer_type=layer.hash,
+                            tp=tp,
+                            micro_batch=micro_batch,
+                            seq_len=question.seq_len,
+                            dtype=question.dtype,
+                            recompute=recompute,
+                            optimizer=question.optimizer,
+                            topology=question.topology,
+                            etp=tp if layer.kind is LayerKind.MOE_BLOCK else 1,
+                        ),
+                        layer,
+                    )
+
+
+def refusal_of(layer: LayerType, tp: int, devices: int, gpu: str) -> tuple[EntryStatus, str] | None:
+    """Why this layer cannot be split over tp devices of this host, None where it can."""
+    if tp > devices:
+        have = f"{devices} {'core' if gpu == 'cpu' else 'device'}{'' if devices == 1 else 's'}"
+        return EntryStatus.NOT_ENOUGH_DEVICES, f"tp={tp} needs {tp} devices, this host has {have}"
+    reason = not_divisible(layer, tp)
+    return None if reason is None else (EntryStatus.NOT_DIVISIBLE, reason)
+
+
+def expected_s(layer: LayerType, key: LayerKey) -> float:
+    """Rough seconds that measuring a key takes.
+
+    6 * parameters * tokens FLOPs of one forward and backward (an embedding does almost none),
+    over what the device may reach; plus a constant for building. Only orders entries and feeds
+    the time estimate: never a figure of a profile.
+    """
+    tokens = key.micro_batch * key.seq_len
+    weights = layer.parameters
+    if layer.expert_parameters:
+        weights += layer.expert_parameters * layer.shape("top_k") // layer.shape("experts")
+    if layer.kind is LayerKind.EMBEDDING:
+        weights = layer.shape("hidden")  # a look-up touches one row a token
+    flops = 6.0 * weights * tokens / key.tp
+    if key.recompute is Recompute.FULL:
+        flops *= 4 / 3
+    sheet = gpu_type(key.gpu).datasheet
+    tflops = CORE_TFLOPS if sheet is None else sheet.tflops * GPU_SHARE
+    return SETUP_S + PASSES * flops / (tflops * 1e12)
+
+
+def _list(values: Sequence[object]) -> str:
+    return ",".join(str(value) for value in values)
