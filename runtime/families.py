@@ -92,6 +92,9 @@ def _family(config_json: str) -> Family:
         raise RunError(
             f"models of family {name!r} cannot be built: transformers has no such decoder ({error})"
         ) from None
+    except Exception as error:  # whatever class the library's own validation raises
+        cause = error.__cause__ or error
+        raise RunError(f"transformers refuses the config of this {name!r} model: {cause}") from None
     if not getattr(config, "base_model_tp_plan", None):
         raise RunError(
             f"models of family {name!r} cannot be run: their config carries no tensor-parallel plan"

@@ -118,8 +118,8 @@ def test_recomputation_changes_no_gradient_but_repeats_the_collectives(tmp_path:
     plain = run_ranks(2, tmp_path / "plain", _forward_backward, model, False)
     again = run_ranks(2, tmp_path / "again", _forward_backward, model, True)
     _check(model, again)
-    # Per block 2 forward and 2 backward, embedding 1, head 1 backward and 2 of the loss. Recomputing
-    # stops at the last tensor that backward needs: before the sum behind the down projection.
+    # Per block 2 forward and 2 backward, embedding 1, head 1 backward and 2 of the loss.
+    # Recomputing stops at the last tensor backward needs: before the sum of the down projection.
     assert plain[0][2] == 2 * 4 + 1 + 1 + 2
     assert again[0][2] == 2 * 5 + 1 + 1 + 2
 
@@ -149,7 +149,9 @@ def test_a_family_without_a_tensor_parallel_plan_is_refused_by_name(name: str) -
 
 
 def test_heads_that_do_not_divide_are_refused_with_the_numbers(tmp_path: Path) -> None:
-    model = tiny_model("llama", num_attention_heads=6, num_key_value_heads=3, head_dim=8)
+    model = tiny_model(
+        "llama", hidden_size=48, num_attention_heads=6, num_key_value_heads=3, head_dim=8
+    )
 
     def build(rank: int) -> str:
         try:
