@@ -1,0 +1,1 @@
+"""What others measured, read from their files: one module and one function a format."""
