@@ -1,0 +1,1 @@
+"""The store: typed tables, one Store, import and export."""
