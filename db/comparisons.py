@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select
@@ -13,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase
 from db import tables
 from db.columns import plain_text, utc_now
 from db.engine import Database
-from db.plans import put_cluster, put_workload
+from db.plans import WORKLOAD_COLUMNS, put_cluster, put_workload
 from db.records import (
     ComparisonRow,
     CurvePoint,
@@ -42,12 +41,16 @@ _CURVES = table_of(tables.SearchCurvePoint)
 _RECONFIGURATIONS = table_of(tables.Reconfiguration)
 _POLICIES = table_of(tables.Policy)
 
+_ROW_FIELDS = [field.name for field in fields(ComparisonRow)]
+_RECONFIGURATION_FIELDS = [
+    field.name for field in fields(NewReconfiguration) if field.name != "bytes_per_rank"
+]
+_POLICY_FIELDS = [field.name for field in fields(NewPolicy) if field.name != "models"]
+
 STATUSES = ("ok", "no plan", "budget", "unsupported")
 
 
-def _require(
-    connection: Connection, entity: type[DeclarativeBase], key: int, called: str
-) -> None:
+def _require(connection: Connection, entity: type[DeclarativeBase], key: int, called: str) -> None:
     table = table_of(entity)
     if connection.execute(select(table.c.id).where(table.c.id == key)).first() is None:
         raise StoreError(f"no {called} {key} in the store")
@@ -135,7 +138,7 @@ class ComparisonQueries(Database):
         query = (
             select(
                 _COMPARISONS,
-                _WORKLOADS.c["global_batch", "seq_len", "dtype", "optimizer", "recompute"],
+                *(_WORKLOADS.c[name] for name in WORKLOAD_COLUMNS),
                 _MODELS.c.name.label("model_name"),
                 _MODELS.c.config,
                 _CLUSTERS.c.document.label("cluster"),
@@ -196,9 +199,9 @@ class ComparisonQueries(Database):
         points: dict[tuple[int, str, str, int], list[CurvePoint]] = {}
         with self.read() as connection:
             for row in connection.execute(query):
-                points.setdefault(
-                    (row.comparison_id, row.planner, row.phase, row.seed), []
-                ).append(CurvePoint(row.evaluations, row.best_iteration_ms, row.elapsed_s))
+                points.setdefault((row.comparison_id, row.planner, row.phase, row.seed), []).append(
+                    CurvePoint(row.evaluations, row.best_iteration_ms, row.elapsed_s)
+                )
         return [
             StoredCurve(comparison, SearchCurve(planner, tuple(found), seed, phase))
             for (comparison, planner, phase, seed), found in points.items()
@@ -213,7 +216,9 @@ class ComparisonQueries(Database):
             **{name: getattr(new, name) for name in ("status", "reason")},
             "uid": uuid.uuid4().hex,
             "phases_ms": {name: number(what, name, ms) for name, ms in new.phases_ms.items()},
-            "bytes_per_rank": [whole(what, "bytes_per_rank", count) for count in new.bytes_per_rank],
+            "bytes_per_rank": [
+                whole(what, "bytes_per_rank", count) for count in new.bytes_per_rank
+            ],
             "repeat": whole(what, "repeat", new.repeat),
             "created": utc_now(),
         }
@@ -225,14 +230,12 @@ class ComparisonQueries(Database):
 
     def reconfigurations(self) -> list[StoredReconfiguration]:
         """All live changes of plan, oldest first."""
-        names = ("event", "old_plan_id", "new_plan_id", "phases_ms", "repeat")
-        names += ("run", "host", "origin", "status", "reason")
         with self.read() as connection:
             return [
                 StoredReconfiguration(
                     row.id,
                     NewReconfiguration(
-                        **{name: getattr(row, name) for name in names},
+                        **{name: getattr(row, name) for name in _RECONFIGURATION_FIELDS},
                         bytes_per_rank=tuple(row.bytes_per_rank),
                     ),
                     row.created,
@@ -258,14 +261,13 @@ class ComparisonQueries(Database):
 
     def policies(self) -> list[StoredPolicy]:
         """All policies, oldest first."""
-        names = ("run", "recipe", "metrics", "file_hash", "file", "origin", "host", "seed")
-        names += ("steps", "training_s", "status")
         with self.read() as connection:
             return [
                 StoredPolicy(
                     row.id,
                     NewPolicy(
-                        **{name: getattr(row, name) for name in names}, models=tuple(row.models)
+                        **{name: getattr(row, name) for name in _POLICY_FIELDS},
+                        models=tuple(row.models),
                     ),
                     row.created,
                 )
@@ -274,9 +276,7 @@ class ComparisonQueries(Database):
 
 
 def _comparison_row(row: Any) -> ComparisonRow:
-    names = ("planner", "plan_id", "status", "reason", "iteration_ms")
-    names += ("search_s", "evaluations", "rejected")
-    return ComparisonRow(**{name: getattr(row, name) for name in names})
+    return ComparisonRow(**{name: getattr(row, name) for name in _ROW_FIELDS})
 
 
 def _new_comparison(row: Any) -> NewComparison:

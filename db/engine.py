@@ -144,7 +144,9 @@ def said_in_one_line(url: URL) -> Iterator[None]:
     try:
         yield
     except exc.IntegrityError as error:
-        raise StoreError(f"store {shown(url)}: the row breaks a rule of the store: {_first(error)}") from error
+        raise StoreError(
+            f"store {shown(url)}: the row breaks a rule of the store: {_first(error)}"
+        ) from error
     except (exc.DBAPIError, sqlite3.Error, exc.TimeoutError) as error:
         raise StoreError(f"store {shown(url)}: {_plain(url, error)}") from error
     except exc.StatementError as error:
@@ -160,7 +162,7 @@ def _first(error: BaseException) -> str:
 def _plain(url: URL, error: BaseException) -> str:
     said = _first(error)
     if "locked" in said or "busy" in said:
-        return f"another process has been writing for {BUSY_S:.0f} s ({said}); try again when it is done"
+        return f"others have been writing for {BUSY_S:.0f} s ({said}); try again later"
     if "not a database" in said:
         return "the file is not an Arachne store; choose another path with --store"
     if "malformed" in said:
@@ -191,7 +193,7 @@ def migration_transaction(url: URL) -> Iterator[Connection]:
         with said_in_one_line(url):
             if url.get_backend_name() == "sqlite":
                 with engine.connect() as bare:
-                    bare.connection.execute("PRAGMA foreign_keys = OFF")  # type: ignore[attr-defined]
+                    bare.connection.execute("PRAGMA foreign_keys = OFF")
                     connection = bare.execution_options(arachne_writes=True)
                     with connection.begin():
                         yield connection

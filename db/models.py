@@ -10,7 +10,7 @@ from sqlalchemy import Connection, or_, select
 from db import tables
 from db.columns import utc_now
 from db.engine import Database
-from db.rows import json_ready, put, put_one, table_of
+from db.rows import Row, json_ready, put, put_one, table_of
 from specs.layer import LayerKind, LayerType
 from specs.model import Model
 
@@ -50,7 +50,7 @@ def put_model(connection: Connection, model: Model) -> int:
 
 def put_layer_types(connection: Connection, layers: Iterable[LayerType]) -> dict[str, int]:
     """Write layer types that are not there yet; ids by hash."""
-    rows = [
+    rows: list[Row] = [
         {
             "hash": layer.hash,
             "kind": layer.kind.value,
@@ -69,7 +69,7 @@ def layer_type_ids(connection: Connection, hashes: Iterable[str]) -> dict[str, i
     query = select(_LAYER_TYPES.c.hash, _LAYER_TYPES.c.id).where(
         _LAYER_TYPES.c.hash.in_(sorted(set(hashes)))
     )
-    return {key: number for key, number in connection.execute(query)}
+    return dict(connection.execute(query).tuples().all())
 
 
 class ModelQueries(Database):
@@ -81,7 +81,7 @@ class ModelQueries(Database):
             put_model(connection, model)
 
     def model(self, reference: str) -> Model | None:
-        """The model of that name or config hash, the newest of several; None where there is none."""
+        """The model of that name or config hash, the newest of several; None without one."""
         query = (
             select(_MODELS.c.name, _MODELS.c.config)
             .where(or_(_MODELS.c.name == reference, _MODELS.c.config_hash == reference))

@@ -31,6 +31,8 @@ _WORKLOADS = table_of(tables.Workload)
 _CLUSTERS = table_of(tables.Cluster)
 _MEASUREMENTS = table_of(tables.Measurement)
 
+WORKLOAD_COLUMNS = ("global_batch", "seq_len", "dtype", "optimizer", "recompute")
+
 
 def put_workload(connection: Connection, model: Model, workload: Workload) -> int:
     """Write model and workload, unless they are there; the workload's id."""
@@ -71,7 +73,9 @@ def _uids(connection: Connection, runs: Iterable[int]) -> list[str]:
     found = dict(connection.execute(query).tuples().all())
     for run in wanted:
         if run not in found:
-            raise StoreError(f"the plan's prediction names profile run {run}, which is not in the store")
+            raise StoreError(
+                f"the plan's prediction names profile run {run}, which is not in the store"
+            )
     return sorted(found.values())
 
 
@@ -122,7 +126,10 @@ _PLAN_COLUMNS = (
     *(_PLANS.c[name] for name in ("rejected", "options", "created", "updated")),
     _MODELS.c.name.label("model_name"),
     *(_MODELS.c[name] for name in ("config_hash", "config")),
-    *(_WORKLOADS.c[name] for name in ("global_batch", "seq_len", "dtype", "optimizer", "recompute")),
+    *(
+        _WORKLOADS.c[name]
+        for name in ("global_batch", "seq_len", "dtype", "optimizer", "recompute")
+    ),
     _CLUSTERS.c.document.label("cluster"),
 )
 
@@ -132,10 +139,7 @@ def _read_plan(row: Any, runs: Sequence[int]) -> StoredPlan:
         **row.document,
         "planner": row.planner,
         "model": {"name": row.model_name, "config_hash": row.config_hash, "config": row.config},
-        "workload": {
-            name: getattr(row, name)
-            for name in ("global_batch", "seq_len", "dtype", "optimizer", "recompute")
-        },
+        "workload": {name: getattr(row, name) for name in WORKLOAD_COLUMNS},
         "cluster": row.cluster,
     }
     if row.prediction is not None:

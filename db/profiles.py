@@ -124,9 +124,7 @@ class _Keys:
 class ProfileQueries(Database):
     """Rows of profile runs: written in one transaction a call, read with their runs."""
 
-    def add_layer_profiles(
-        self, run_id: int, rows: Sequence[LayerProfile | LayerRefusal]
-    ) -> None:
+    def add_layer_profiles(self, run_id: int, rows: Sequence[LayerProfile | LayerRefusal]) -> None:
         """Write rows of a run in one transaction; a key that the run has already is replaced.
 
         Raises StoreError for an unknown run or layer type, or a figure that is negative or no

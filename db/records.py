@@ -189,7 +189,7 @@ class StoredReconfiguration:
 
 @dataclass(frozen=True, slots=True)
 class NewPolicy:
-    """A trained policy: what it was trained on, by which recipe, how good it became, where it is."""
+    """A trained policy: trained on what, by which recipe, how good it is, where its file is."""
 
     run: str
     recipe: str

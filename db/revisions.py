@@ -91,7 +91,9 @@ def look_at(url: URL) -> Standing:
         if not path.exists():
             return Standing(State.ABSENT)
         if not path.is_file():
-            raise StoreError(f"store {path}: is no file, expected an SQLite database; choose another path")
+            raise StoreError(
+                f"store {path}: is no file, expected an SQLite database; choose another path"
+            )
         if path.stat().st_size == 0:
             return Standing(State.ABSENT)
         _check_access(path)
@@ -107,7 +109,7 @@ def _check_access(path: Path) -> None:
     for place, rights in ((path.parent, os.W_OK | os.X_OK), (path, os.R_OK | os.W_OK)):
         if place.exists() and not os.access(place, rights):
             raise StoreError(
-                f"store {path}: {place} is not writable; even reading needs that, for locks and logs"
+                f"store {path}: {place} is not writable; reading needs that too, for locks"
             )
 
 

@@ -83,11 +83,11 @@ def gpu_type_ids(connection: Connection, names: Iterable[str]) -> dict[str, int]
         return {}
     table = table_of(tables.GpuType)
     query = select(table.c.name, table.c.id).where(table.c.name.in_(wanted))
-    found: dict[str, int] = {name: key for name, key in connection.execute(query)}
+    found = dict(connection.execute(query).tuples().all())
     missing = [name for name in wanted if name not in found]
     if missing:
         put(connection, table, [_gpu_row(name) for name in missing], replace=False)
-        found = {name: key for name, key in connection.execute(query)}
+        found = dict(connection.execute(query).tuples().all())
     return found
 
 
@@ -123,8 +123,10 @@ def whole(what: str, name: str, value: Any, *, least: int = 0) -> int:
 
     An integer of numpy would be stored as bytes by SQLite, hence the conversion.
     """
-    if not isinstance(value, Integral) or value < least or value > LARGEST:
-        raise StoreError(f"{what}: {name} is {value!r}, expected a whole number of at least {least}")
+    if not isinstance(value, Integral) or not least <= int(value) <= LARGEST:
+        raise StoreError(
+            f"{what}: {name} is {value!r}, expected a whole number of at least {least}"
+        )
     return int(value)
 
 

@@ -165,6 +165,4 @@ class RunQueries(Database):
                 )
             for table in (_LAYERS, _LINKS, _HOSTS):
                 connection.execute(delete(table).where(table.c.run_id == run_id))
-            connection.execute(
-                update(_RUNS).where(_RUNS.c.id == run_id).values(deleted=utc_now())
-            )
+            connection.execute(update(_RUNS).where(_RUNS.c.id == run_id).values(deleted=utc_now()))

@@ -291,9 +291,7 @@ class Workload(Base):
 
     __tablename__ = "workloads"
     __table_args__ = (
-        UniqueConstraint(
-            "model_id", "global_batch", "seq_len", "dtype", "optimizer", "recompute"
-        ),
+        UniqueConstraint("model_id", "global_batch", "seq_len", "dtype", "optimizer", "recompute"),
         CheckConstraint("global_batch >= 1 AND seq_len >= 1", "sizes_positive"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from alembic import context
@@ -14,15 +19,17 @@ from db.engine import migration_transaction, store_url
 from db.revisions import program_version
 from db.tables import Base
 
-
 # Not db.tables.StoreRevision: an old revision must find the columns it made.
 revisions = table(
-    "store_revisions", column("revision"), column("arachne_version"), column("applied", UtcDateTime())
+    "store_revisions",
+    column("revision"),
+    column("arachne_version"),
+    column("applied", UtcDateTime()),
 )
 
 
 def record(
-    ctx: MigrationContext, step: MigrationInfo, heads: set[Any], run_args: dict[str, Any]
+    ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
 ) -> None:
     """Keep in the store which Arachne brought it to a revision; forget it on the way back."""
     connection = ctx.connection
@@ -59,7 +66,14 @@ elif context.is_offline_mode():
     raise SystemExit("revisions read the store they change: give -x store=URL, without --sql")
 else:
     url = context.get_x_argument(as_dictionary=True).get("store") or os.environ.get("ARACHNE_STORE")
-    if not url:
-        raise SystemExit("say which store: -x store=URL or ARACHNE_STORE")
-    with migration_transaction(store_url(url)) as connection:
-        run(connection)
+    with TemporaryDirectory() as folder:
+        if url:
+            where = store_url(url)
+        else:  # enough for `check`: does the newest revision make what the tables say?
+            where = store_url(Path(folder) / "store.db")
+            # In a process of its own: alembic cannot run revisions while it runs this file.
+            make = "import sys; from db.store import open_store; open_store(sys.argv[1])"
+            root = Path(__file__).parent.parent
+            subprocess.run([sys.executable, "-c", make, str(where.database)], cwd=root, check=True)
+        with migration_transaction(where) as connection:
+            run(connection)

@@ -167,15 +167,11 @@ def _create_profiles() -> None:
         _moment("deleted", null=True),
         _primary("profile_runs"),
         _unique("profile_runs", "uid"),
-        _check(
-            "profile_runs", "source_known", "source IN ('measured', 'imported', 'estimated')"
-        ),
+        _check("profile_runs", "source_known", "source IN ('measured', 'imported', 'estimated')"),
         _check("profile_runs", "status_known", "status IN ('running', 'complete', 'failed')"),
         sqlite_autoincrement=True,
     )
     _index("profile_runs", "origin")
-    key = ("run_id", "gpu_type_id", "layer_type_id", "tp", "micro_batch", "seq_len")
-    key += ("dtype", "recompute", "optimizer", "topology", "ep", "etp")
     op.create_table(
         "layer_profiles",
         _key(),
@@ -196,7 +192,11 @@ def _create_profiles() -> None:
         *_number("forward_mad_ms", "backward_mad_ms", "comm_mad_ms", "update_mad_ms", null=True),
         sa.Column("comm_included", sa.Boolean, nullable=False),
         _primary("layer_profiles"),
-        _unique("layer_profiles", *key),
+        _unique(
+            "layer_profiles",
+            *("run_id", "gpu_type_id", "layer_type_id", "tp", "micro_batch", "seq_len"),
+            *("dtype", "recompute", "optimizer", "topology", "ep", "etp"),
+        ),
         _foreign("layer_profiles", "run_id", "profile_runs", cascade=True),
         _foreign("layer_profiles", "gpu_type_id", "gpu_types"),
         _foreign("layer_profiles", "layer_type_id", "layer_types"),
@@ -273,9 +273,7 @@ def _create_profiles() -> None:
         _foreign("host_profiles", "run_id", "profile_runs", cascade=True),
         _foreign("host_profiles", "gpu_type_id", "gpu_types"),
         _check("host_profiles", "times_not_negative", "host_ms >= 0 AND host_mad_ms >= 0"),
-        _check(
-            "host_profiles", "bytes_not_negative", "framework_bytes >= 0 AND usable_bytes >= 0"
-        ),
+        _check("host_profiles", "bytes_not_negative", "framework_bytes >= 0 AND usable_bytes >= 0"),
     )
     _index("host_profiles", "gpu_type_id")
 
