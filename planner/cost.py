@@ -9,9 +9,9 @@ from planner.filled import FilledPlan, FilledTemplate, layer_counts
 from planner.lookup import host_row, layer_row
 from planner.memory import counted_share, in_flight, stage_memory, tightest
 from planner.problem import Problem
+from planner.provenance import runs_and_sources
 from planner.shares import Rate, deal, micro_batches
 from planner.sync import sync_ms
-from planner.traces import runs_and_sources
 from planner.transfers import send_ms
 from specs.errors import PlanError
 from specs.plan import Plan
