@@ -300,6 +300,7 @@ class PlanQueries(Database):
                         tuple(row.peak_bytes),
                         row.drift,
                     ),
+                    row.created,
                 )
                 for row in connection.execute(query)
             ]

@@ -77,10 +77,11 @@ class StoredPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoredMeasurement:
-    """One measured iteration of a stored plan."""
+    """One measured iteration of a stored plan. created: when it was written, in UTC."""
 
     plan_id: int
     measurement: Measurement
+    created: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
