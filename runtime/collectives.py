@@ -135,3 +135,132 @@ def group_size(group: Group) -> int:
 def group_rank(group: Group) -> int:
     """This process's rank inside a group."""
     return 0 if group is None else dist.get_rank(group)
+
+
+def _gathered(x: Tensor, group: Group) -> Tensor:
+    """x of every rank, one behind the other; the same shape on all."""
+    x = x.contiguous()
+    out = x.new_empty((group_size(group) * x.shape[0], *x.shape[1:]))
+    _timed(lambda: dist.all_gather_into_tensor(out, x, group=group), x.device)
+    return out
+
+
+def _reduced_slice(x: Tensor, group: Group) -> Tensor:
+    """This rank's slice of the sum of x over the group; rows divide by the group's size."""
+    x = x.contiguous()
+    out = x.new_empty((x.shape[0] // group_size(group), *x.shape[1:]))
+    _timed(lambda: dist.reduce_scatter_tensor(out, x, group=group), x.device)
+    return out
+
+
+def _exchanged(x: Tensor, out_rows: list[int], in_rows: list[int], group: Group) -> Tensor:
+    x = x.contiguous()
+    out = x.new_empty((sum(out_rows), *x.shape[1:]))
+    _timed(lambda: dist.all_to_all_single(out, x, out_rows, in_rows, group=group), x.device)
+    return out
+
+
+class _ScatterSlices(torch.autograd.Function):
+    """Forward: this rank's slice of rows that every rank has. Backward: all-gather."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return x.chunk(group_size(group))[group_rank(group)].contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _gathered(grads[0], ctx.group), None
+
+
+class _GatherSlices(torch.autograd.Function):
+    """Forward: all-gather. Backward: this rank's slice; what follows is the same on all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _gathered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].chunk(group_size(ctx.group))[group_rank(ctx.group)].contiguous(), None
+
+
+class _GatherRows(torch.autograd.Function):
+    """Forward: all-gather. Backward: reduce-scatter, for what follows differs from rank to rank."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _gathered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _reduced_slice(grads[0], ctx.group), None
+
+
+class _ReduceScatterRows(torch.autograd.Function):
+    """Forward: reduce-scatter. Backward: all-gather."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _reduced_slice(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _gathered(grads[0], ctx.group), None
+
+
+class _AllToAll(torch.autograd.Function):
+    """Forward: rows to the ranks they are meant for. Backward: their gradients back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, out_rows: list[int], in_rows: list[int], group: Group
+    ) -> Tensor:
+        ctx.rows, ctx.group = (in_rows, out_rows), group
+        return _exchanged(x, out_rows, in_rows, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        out_rows, in_rows = ctx.rows
+        return _exchanged(grads[0], out_rows, in_rows, ctx.group), None, None, None
+
+
+def scatter_slices(x: Tensor, group: Group) -> Tensor:
+    """This rank's slice of rows that all ranks have; their number divides by the group's size."""
+    return cast(Tensor, _ScatterSlices.apply(x, group))  # type: ignore[no-untyped-call]
+
+
+def gather_slices(x: Tensor, group: Group) -> Tensor:
+    """All rows on all ranks, from each one's slice; what follows is the same on every rank."""
+    return cast(Tensor, _GatherSlices.apply(x, group))  # type: ignore[no-untyped-call]
+
+
+def gather_rows(x: Tensor, group: Group) -> Tensor:
+    """All rows on all ranks, each of which then does other work with them."""
+    return cast(Tensor, _GatherRows.apply(x, group))  # type: ignore[no-untyped-call]
+
+
+def reduce_scatter_rows(x: Tensor, group: Group) -> Tensor:
+    """This rank's slice of the sum of x over the group."""
+    return cast(Tensor, _ReduceScatterRows.apply(x, group))  # type: ignore[no-untyped-call]
+
+
+def all_to_all(x: Tensor, out_rows: list[int], in_rows: list[int], group: Group) -> Tensor:
+    """in_rows[i] consecutive rows to rank i, out_rows[i] rows from rank i."""
+    found = _AllToAll.apply(x, out_rows, in_rows, group)  # type: ignore[no-untyped-call]
+    return cast(Tensor, found)
+
+
+def exchange_counts(counts: Tensor, group: Group) -> Tensor:
+    """Row i of an int64 matrix to rank i; row i of the answer is from rank i. Without gradient."""
+    out = torch.empty_like(counts)
+    _timed(lambda: dist.all_to_all_single(out, counts, group=group), counts.device)
+    return out
+
+
+def gather_counts(counts: Tensor, group: Group) -> Tensor:
+    """int64 vectors of all ranks, one a row. Without gradient."""
+    return _gathered(counts[None], group)

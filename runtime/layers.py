@@ -8,17 +8,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from runtime.collectives import Group, copy_to_group, group_rank, group_size
-from runtime.families import Family, family_of, rotary_positions
+from runtime.experts import ExpertTiling, ParallelMoe
+from runtime.families import family_of, rotary_positions
 from runtime.sharding import initial_weights, not_divisible, shard_block
 from runtime.vocabulary import cross_entropy_sum, embed
+from specs.boxes import Placement
 from specs.errors import RunError
 from specs.layer import LayerKind, LayerType
-from specs.layout import Box, Placement, Tag, even_slice
+from specs.layout import EMBEDDING_WEIGHT, FINAL_NORM, HEAD_WEIGHT, ExpertSlice, layer_placements
 from specs.model import Model
-
-EMBEDDING_WEIGHT = "model.embed_tokens.weight"
-HEAD_WEIGHT = "lm_head.weight"
-FINAL_NORM = "model.norm.weight"
 
 # Legend: B sequences, S positions, H hidden width, V vocabulary of this rank.
 
@@ -140,6 +138,7 @@ def build_layer(
     seed: int,
     layer_index: int | None = None,
     recompute: bool = False,
+    tiling: ExpertTiling | None = None,
 ) -> ParallelLayer:
     """One layer of a model with random weights, this rank's part of it; no other part is built.
 
@@ -147,75 +146,46 @@ def build_layer(
     cross entropy. tp_group: the ranks that share the layer, None for one. layer_index: which of
     the model's layers (0 the embedding), default the first of this type. recompute: blocks keep
     only their input and run forward again in backward (the head's backward follows its forward at
-    once, so it and the embedding gain nothing and never do). The same seed gives the same
-    weights of the whole layer whatever the group.
+    once, so it and the embedding gain nothing and never do). tiling: of a block with experts;
+    default: their width is cut over the TP group, as the model's own plan says. The same seed
+    gives the same weights of the whole layer whatever the group.
     Raises RunError for a family that cannot be built or a layer that tp does not divide.
     """
     family = family_of(model)
     tp, rank = group_size(tp_group), group_rank(tp_group)
+    group = tp_group if tp > 1 else None
     index = model.layers.index(layer_type) if layer_index is None else layer_index
-    reason = not_divisible(layer_type, tp)
+    tiling = tiling or ExpertTiling(ExpertSlice(etp=tp, device=rank))
+    reason = not_divisible(layer_type, tp, tiling.slice.ep, tiling.slice.etp)
     if reason:
         raise RunError(f"{model.name}: {reason}")
-    group = tp_group if tp > 1 else None
+    placements = layer_placements(model, index, tp, rank, tiling.slice)
+
+    def weight(name: str) -> nn.Parameter:
+        values = initial_weights(placements[name], family.initializer_std, seed, device)
+        return nn.Parameter(values.to(dtype))
+
     if layer_type.kind is LayerKind.EMBEDDING:
-        placement = _vocabulary_slice(layer_type, EMBEDDING_WEIGHT, tp, rank, Tag.SHARDED)
-        weight = _weight(placement, family, seed, dtype, device)
-        return ParallelEmbedding(weight, placement, group)
+        return ParallelEmbedding(weight(EMBEDDING_WEIGHT), placements[EMBEDDING_WEIGHT], group)
     if layer_type.kind is LayerKind.HEAD:
-        return _build_head(layer_type, family, group, tp, rank, dtype, device, seed)
+        norm = family.build_norm()
+        norm.weight = weight(FINAL_NORM)
+        matrix = EMBEDDING_WEIGHT if layer_type.tied else HEAD_WEIGHT
+        held = {"norm.weight": placements[FINAL_NORM], "weight": placements[matrix]}
+        return ParallelHead(norm, weight(matrix), held, group)
     block = family.build_block(index - 1)
-    placements = shard_block(
+    shard_block(
         block,
         layer_type,
+        placements,
         family.tp_plan,
-        prefix=f"model.layers.{index - 1}.",
         std=family.initializer_std,
         seed=seed,
         group=group,
-        tp=tp,
-        rank=rank,
         dtype=dtype,
         device=device,
     )
-    placements = {f"block.{name}": placement for name, placement in placements.items()}
-    return ParallelBlock(block, placements, group, model, family.window(block), recompute)
-
-
-def _build_head(
-    layer_type: LayerType,
-    family: Family,
-    group: Group,
-    tp: int,
-    rank: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int,
-) -> ParallelHead:
-    hidden = layer_type.shape("hidden")
-    norm = family.build_norm()
-    norm.weight = nn.Parameter(torch.ones(hidden, dtype=dtype, device=device))
-    norm_place = Placement(FINAL_NORM, (hidden,), Box.whole((hidden,)), Tag.REPLICATED)
-    # A tied matrix is one tensor held at both ends: each end's gradient is a summand.
-    name = EMBEDDING_WEIGHT if layer_type.tied else HEAD_WEIGHT
-    tag = Tag.PARTIAL if layer_type.tied else Tag.SHARDED
-    placement = _vocabulary_slice(layer_type, name, tp, rank, tag)
-    weight = _weight(placement, family, seed, dtype, device)
-    return ParallelHead(norm, weight, {"norm.weight": norm_place, "weight": placement}, group)
-
-
-def _vocabulary_slice(layer_type: LayerType, name: str, tp: int, rank: int, tag: Tag) -> Placement:
-    shape = (layer_type.shape("vocab"), layer_type.shape("hidden"))
-    box = Box.whole(shape).cut(0, *even_slice(shape[0], tp, rank))
-    return Placement(name, shape, box, tag if tp > 1 or tag is Tag.PARTIAL else Tag.REPLICATED)
-
-
-def _weight(
-    placement: Placement,
-    family: Family,
-    seed: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> nn.Parameter:
-    values = initial_weights(placement, family.initializer_std, seed, device)
-    return nn.Parameter(values.to(dtype))
+    if layer_type.kind is LayerKind.MOE_BLOCK:
+        block.mlp = ParallelMoe(block.mlp, group, tiling)
+    held = {f"block.{name}": placement for name, placement in placements.items()}
+    return ParallelBlock(block, held, group, model, family.window(block), recompute)

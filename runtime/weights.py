@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from specs.layout import Placement
+from specs.boxes import Placement
 
 _CHUNK = 1 << 22  # elements hashed at once: the int64 scratch stays below 200 MiB
 _MASK = 0xFFFFFFFF

@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from runtime.collectives import CollectiveClock
 from runtime.layers import build_layer
+from specs.boxes import Placement, Tag
 from specs.errors import RunError
 from specs.layer import LayerKind
-from specs.layout import Placement, Tag
 from specs.model import Model, load_model
 from tests.runtime.ranks import run_ranks
 from tests.runtime.tiny import (
@@ -83,7 +83,7 @@ def _check(model: Model, results: list[Any]) -> None:
 
 
 def _whole(place: Placement) -> Any:
-    from specs.layout import Box
+    from specs.boxes import Box
 
     return Box.whole(place.shape)
 

@@ -109,5 +109,6 @@ def sample_batch(model: Model, batch: int, seq_len: int, seed: int) -> tuple[Ten
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
     """Largest difference over the largest magnitude of what was expected."""
+    found, expected = found.detach(), expected.detach()
     scale = float(expected.abs().max()) or 1.0
     return float((found - expected).abs().max()) / scale
