@@ -25,7 +25,7 @@ from db.records import (
     StoredPolicy,
     StoredReconfiguration,
 )
-from db.rows import Row, json_ready, maybe, number, put, table_of, whole
+from db.rows import Row, big, json_ready, maybe, number, put, seed, table_of, whole
 from specs.cluster import cluster_from_document
 from specs.errors import StoreError
 from specs.model import Model
@@ -99,7 +99,7 @@ class ComparisonQueries(Database):
             "reason": row.reason,
             "iteration_ms": maybe(what, "iteration_ms", row.iteration_ms),
             "search_s": number(what, "search_s", row.search_s),
-            "evaluations": whole(what, "evaluations", row.evaluations),
+            "evaluations": big(what, "evaluations", row.evaluations),
             "rejected": json_ready(f"{what}: rejected", dict(row.rejected)),
         }
         with self.write() as connection:
@@ -171,8 +171,8 @@ class ComparisonQueries(Database):
                 "comparison_id": comparison_id,
                 "planner": curve.planner,
                 "phase": curve.phase,
-                "seed": curve.seed,
-                "evaluations": whole(what, "evaluations", point.evaluations),
+                "seed": seed(what, curve.seed),
+                "evaluations": big(what, "evaluations", point.evaluations),
                 "best_iteration_ms": maybe(what, "best_iteration_ms", point.best_iteration_ms),
                 "elapsed_s": maybe(what, "elapsed_s", point.elapsed_s),
             }
@@ -216,9 +216,7 @@ class ComparisonQueries(Database):
             **{name: getattr(new, name) for name in ("status", "reason")},
             "uid": uuid.uuid4().hex,
             "phases_ms": {name: number(what, name, ms) for name, ms in new.phases_ms.items()},
-            "bytes_per_rank": [
-                whole(what, "bytes_per_rank", count) for count in new.bytes_per_rank
-            ],
+            "bytes_per_rank": [big(what, "bytes_per_rank", count) for count in new.bytes_per_rank],
             "repeat": whole(what, "repeat", new.repeat),
             "created": utc_now(),
         }
@@ -252,7 +250,8 @@ class ComparisonQueries(Database):
             "uid": uuid.uuid4().hex,
             "models": [plain_text(name) for name in new.models],
             "metrics": json_ready(f"{what}: metrics", dict(new.metrics)),
-            "steps": whole(what, "steps", new.steps),
+            "seed": seed(what, new.seed),
+            "steps": big(what, "steps", new.steps),
             "training_s": number(what, "training_s", new.training_s),
             "created": utc_now(),
         }

@@ -151,6 +151,8 @@ def said_in_one_line(url: URL) -> Iterator[None]:
         raise StoreError(f"store {shown(url)}: {_plain(url, error)}") from error
     except exc.StatementError as error:
         raise StoreError(f"store {shown(url)}: a value cannot be stored: {error.orig}") from error
+    except OverflowError as error:
+        raise StoreError(f"store {shown(url)}: a number is too large to be stored") from error
 
 
 def _first(error: BaseException) -> str:

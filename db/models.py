@@ -44,7 +44,7 @@ def put_model(connection: Connection, model: Model) -> int:
         }
         for position, layer in enumerate(model.layer_types)
     ]
-    put(connection, _MODEL_LAYERS, rows, replace=True)
+    put(connection, _MODEL_LAYERS, rows, replace=False)
     return model_id
 
 

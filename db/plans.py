@@ -14,7 +14,7 @@ from db.columns import utc_now
 from db.engine import Database
 from db.models import put_model
 from db.records import StoredMeasurement, StoredPlan
-from db.rows import Row, canonical, json_ready, maybe, number, put, put_one, table_of, whole
+from db.rows import Row, big, canonical, json_ready, maybe, number, put, put_one, table_of, whole
 from specs.cluster import Cluster
 from specs.errors import StoreError
 from specs.measurement import Measurement
@@ -114,7 +114,7 @@ def _measurement_row(plan_id: int, row: Measurement) -> Row:
         "samples": whole(what, "samples", row.samples, least=1),
         "warm_up": bool(row.warm_up),
         "loss": None if loss is None else float(loss),
-        "peak_bytes": [whole(what, "peak_bytes", peak) for peak in row.peak_bytes],
+        "peak_bytes": [big(what, "peak_bytes", peak) for peak in row.peak_bytes],
         "drift": None if row.drift is None else number(what, "drift", row.drift, least=-1.0),
         "created": utc_now(),
     }
@@ -210,7 +210,7 @@ class PlanQueries(Database):
                     "memory_bytes": _memory_of(plan),
                     "status": _status_of(plan),
                     "planning_s": number("plan", "planning_s", planning_s),
-                    "evaluations": whole("plan", "evaluations", evaluations),
+                    "evaluations": big("plan", "evaluations", evaluations),
                     "rejected": json_ready("rejections of the plan", dict(rejected or {})),
                     "options": kept_options,
                     "created": now,

@@ -11,7 +11,7 @@ from db import tables
 from db.engine import Database
 from db.models import layer_type_ids
 from db.records import StoredHost, StoredLayer, StoredLink, StoredRefusal
-from db.rows import Row, gpu_type_ids, maybe, number, put, table_of, whole
+from db.rows import Row, big, gpu_type_ids, maybe, number, put, table_of, whole
 from db.runs import read_runs, require_run
 from specs.errors import StoreError
 from specs.profile import (
@@ -73,7 +73,7 @@ def _layer_row(run_id: int, gpu: int, layer: int, entry: LayerProfile | LayerRef
         return row
     row |= {"status": EntryStatus.OK.value, "reason": ""}
     row |= {name: number(what, name, getattr(entry, name)) for name in _TIMES}
-    row |= {name: whole(what, name, getattr(entry, name)) for name in _BYTES}
+    row |= {name: big(what, name, getattr(entry, name)) for name in _BYTES}
     row |= {name: maybe(what, name, getattr(entry, name)) for name in _SPREADS}
     row["samples"] = whole(what, "samples", entry.samples, least=1)
     row["comm_included"] = bool(entry.comm_included)
@@ -172,8 +172,8 @@ class ProfileQueries(Database):
                 "run_id": run_id,
                 "gpu_type_id": gpu_type_ids(connection, [row.gpu])[row.gpu],
                 "host_ms": number(what, "host_ms", row.host_ms),
-                "framework_bytes": whole(what, "framework_bytes", row.framework_bytes),
-                "usable_bytes": whole(what, "usable_bytes", row.usable_bytes),
+                "framework_bytes": big(what, "framework_bytes", row.framework_bytes),
+                "usable_bytes": big(what, "usable_bytes", row.usable_bytes),
                 "host_mad_ms": maybe(what, "host_mad_ms", row.host_mad_ms),
             }
             put(connection, _HOSTS, [entry], replace=True)
@@ -303,7 +303,7 @@ def _link_row(run_id: int, gpus: dict[str, int], row: LinkProfile) -> Row:
         "topology": Topology(row.topology).value,
         "operation": Operation(row.operation).value,
         "ranks": whole(what, "ranks", row.ranks, least=2),
-        "nbytes": whole(what, "nbytes", row.nbytes),
+        "nbytes": big(what, "nbytes", row.nbytes),
         "time_ms": number(what, "time_ms", row.time_ms),
         "samples": whole(what, "samples", row.samples, least=1),
         "mad_ms": maybe(what, "mad_ms", row.mad_ms),

@@ -131,7 +131,7 @@ def _standing(connection: Connection) -> Standing:
     return Standing(state if revision in known else State.NEWER, revision, version or "")
 
 
-def bring_to_head(url: URL, *, create: bool = True) -> Opening:
+def bring_to_head(url: URL, *, create: bool = True, keep_backup: bool = True) -> Opening:
     """Make the store, upgrade it, or leave it as it is; the same from any number of processes.
 
     An older SQLite store is copied beside itself before it is changed. Everything happens in one
@@ -148,11 +148,11 @@ def bring_to_head(url: URL, *, create: bool = True) -> Opening:
         _check_access(path)
     opening = Opening(standing.revision, standing.revision)
     if standing.state in (State.ABSENT, State.OLDER):
-        with _one_at_a_time, migration_transaction(url) as connection:
-            opening = _migrate(connection, url, create)
+        with migration_transaction(url) as connection:
+            opening = _migrate(connection, url, create, keep_backup)
     if url.get_backend_name() == "sqlite":
         switch_to_wal(url)
-    if opening.upgraded:
+    if opening.upgraded and keep_backup:
         kept = f"; the old one is kept as {opening.backup}" if opening.backup else ""
         logger.warning(
             "store %s upgraded from revision %s to %s%s",
@@ -181,22 +181,28 @@ def _refuse(standing: Standing, url: URL, create: bool) -> None:
         raise StoreError(f"{where}: no store there; arachne-db init makes one")
 
 
-def _migrate(connection: Connection, url: URL, create: bool) -> Opening:
-    # Looked at again under the lock: another process may have done it while we waited.
-    standing = _standing(connection)
-    _refuse(standing, url, create)
-    if standing.state is State.CURRENT:
-        return Opening(standing.revision, standing.revision)
-    backup = None
-    if standing.state is State.OLDER and url.get_backend_name() == "sqlite":
-        backup = _back_up(Path(str(url.database)), standing.revision)
+def run_revisions(connection: Connection, revision: str) -> None:
+    """Upgrade to a revision, inside the transaction that `migration_transaction` began."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _one_at_a_time:
+        command.upgrade(config, revision)
+
+
+def _migrate(connection: Connection, url: URL, create: bool, keep_backup: bool) -> Opening:
+    # Looked at again under the lock: another process may have done it while we waited.
+    standing = _standing(connection)
+    _refuse(standing, url, create)
+    if standing.state is State.CURRENT:
+        return Opening(standing.revision, standing.revision)
+    backup = None
+    if standing.state is State.OLDER and keep_backup and url.get_backend_name() == "sqlite":
+        backup = _back_up(Path(str(url.database)), standing.revision)
+    run_revisions(connection, "head")
     return Opening(standing.revision, known_revisions()[-1], backup)
 
 

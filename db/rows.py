@@ -18,7 +18,7 @@ from specs.gpu import gpu_type
 
 Row = dict[str, Any]
 
-LARGEST = 2**63 - 1  # what a column of the store holds
+LARGEST, LARGEST_BIG = 2**31 - 1, 2**63 - 1  # what Integer and BigInteger columns hold
 
 
 def table_of(entity: type[DeclarativeBase]) -> Table:
@@ -113,26 +113,38 @@ def number(what: str, name: str, value: Any, *, least: float = 0.0) -> float:
     Said before the database is asked: NaN is larger than all numbers in PostgreSQL and NULL in
     SQLite, so neither would refuse it.
     """
-    if not isinstance(value, Real) or not math.isfinite(value) or value < least:
+    plain = type(value) is float or isinstance(value, Real)  # the first is much the faster
+    if not plain or not math.isfinite(value) or value < least:
         raise StoreError(f"{what}: {name} is {value!r}, expected a number of at least {least:g}")
     return float(value)
-
-
-def whole(what: str, name: str, value: Any, *, least: int = 0) -> int:
-    """The value as an int. Raises StoreError where it is no whole number or below `least`.
-
-    An integer of numpy would be stored as bytes by SQLite, hence the conversion.
-    """
-    if not isinstance(value, Integral) or not least <= int(value) <= LARGEST:
-        raise StoreError(
-            f"{what}: {name} is {value!r}, expected a whole number of at least {least}"
-        )
-    return int(value)
 
 
 def maybe(what: str, name: str, value: Any) -> float | None:
     """The value as `number` has it, None as None."""
     return None if value is None else number(what, name, value)
+
+
+def whole(what: str, name: str, value: Any, *, least: int = 0, most: int = LARGEST) -> int:
+    """The value as an int. Raises StoreError where it is no whole number from `least` to `most`.
+
+    An integer of numpy would be stored as bytes by SQLite, hence the conversion.
+    """
+    plain = type(value) is int or isinstance(value, Integral)
+    if not plain or not least <= int(value) <= most:
+        raise StoreError(
+            f"{what}: {name} is {value!r}, expected a whole number from {least} to {most}"
+        )
+    return int(value)
+
+
+def big(what: str, name: str, value: Any, *, least: int = 0) -> int:
+    """The value as `whole` has it, for columns of eight bytes: memory, messages, evaluations."""
+    return whole(what, name, value, least=least, most=LARGEST_BIG)
+
+
+def seed(what: str, value: Any) -> int:
+    """A seed: any whole number of eight bytes."""
+    return big(what, "seed", value, least=-LARGEST_BIG)
 
 
 def json_ready(what: str, value: Any) -> Any:

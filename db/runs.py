@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, se
 from db import tables
 from db.columns import utc_now
 from db.engine import Database
-from db.rows import maybe, table_of
+from db.rows import maybe, seed, table_of
 from specs.errors import StoreError
 from specs.profile import EntryStatus, NewRun, ProfileRun, RunStatus, Source
 
@@ -88,6 +88,7 @@ class RunQueries(Database):
         row = {name: getattr(new, name) for name in _FACTS} | {
             "uid": uuid.uuid4().hex,
             "source": Source(new.source).value,
+            "seed": seed("profile run", new.seed),
             "reference_ms": maybe("profile run", "reference_ms", new.reference_ms),
             "status": RunStatus.RUNNING.value,
             "started": utc_now(),
