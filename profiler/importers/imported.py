@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specs.layer import LayerType
 from specs.model import Model
-from specs.profile import HostProfile, LayerKey, LayerProfile, LinkProfile, NewRun
+from specs.profile import EntryStatus, HostProfile, LayerKey, LayerProfile, LinkProfile, NewRun
 from specs.workload import DType, Optimizer, Recompute
 
 
@@ -35,24 +36,29 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A row that was not taken: where it stands, why, and its key where it has one."""
+    """A row that was not taken: where it stands, why, and its key where it has one.
+
+    status: REFUSED by the import, or what the source says became of the key.
+    """
 
     where: str
     reason: str
     key: LayerKey | None = None
+    status: EntryStatus = EntryStatus.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedRun:
     """One profile run as read from files, not yet in a store.
 
-    title: what a person calls it. models: those whose layer types the rows are of. notes: what a
-    reader of these figures has to know.
+    title: what a person calls it. models: those whose layer types the rows are of; layer_types:
+    further ones that came without a model. notes: what a reader of these figures has to know.
     """
 
     title: str
     new: NewRun
     models: tuple[Model, ...] = ()
+    layer_types: tuple[LayerType, ...] = ()
     layers: tuple[LayerProfile, ...] = ()
     links: tuple[LinkProfile, ...] = ()
     hosts: tuple[HostProfile, ...] = ()
