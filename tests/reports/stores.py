@@ -1,0 +1,199 @@
+"""Stores filled through the Store API, with real plans and predictions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from db.store import Store
+from specs.cluster import Cluster, cluster_from_document
+from specs.measurement import Measurement
+from specs.model import Model, load_model
+from specs.plan import Place, Plan, Replica, Stage, Template
+from specs.prediction import Prediction, StageMemory, StagePrediction
+from specs.profile import NewRun, RunStatus, Source
+from specs.workload import Workload
+
+GIB = 2.0**30
+NASTY = "</script><script>document.title='owned'</script>"
+NASTY_NAMES = (
+    NASTY,
+    """"><img src=x onerror="document.title='owned'">' or 1=1 --""",
+    "🕷️ Ärächne 网 \u202etxt.exe",
+    "x" * 300,
+    "<b>bold</b> & <a href='javascript:alert(1)'>link</a>",
+    "=HYPERLINK(\"x\")",
+)
+
+
+def cluster_of(*nodes: tuple[str, int, int], name: str = "test") -> Cluster:
+    """A cluster of (gpu, gpus per node, count)."""
+    return cluster_from_document(
+        {
+            "name": name,
+            "inter_node": {"bandwidth_gb_per_s": 12.5},
+            "nodes": [{"gpu": g, "gpus": n, "count": c} for g, n, c in nodes],
+        },
+        "test cluster",
+    )
+
+
+def named(model: Model, name: str) -> Model:
+    """The same model under another name."""
+    return Model(name, model.config, model.layers)
+
+
+def straight_plan(
+    cluster: Cluster,
+    *,
+    model: Model | None = None,
+    planner: str = "exhaustive",
+    micro_batch: int = 1,
+    global_batch: int = 32,
+    replicas: int = 1,
+) -> Plan:
+    """One stage of TP degree 1 per node (up to the blocks of the model), layers dealt evenly."""
+    model = model or load_model("tiny-llama-test")
+    nodes = cluster.nodes
+    per = len(nodes) // replicas
+    layers = len(model.layers)
+    cuts = [round(i * layers / per) for i in range(per + 1)]
+    stages = tuple(
+        Stage(nodes[s].gpu, 1, range(cuts[s], cuts[s + 1])) for s in range(per)
+    )
+    share = global_batch // replicas
+    return Plan(
+        planner,
+        model,
+        Workload(global_batch, 128),
+        cluster,
+        (
+            Template(
+                micro_batch,
+                stages,
+                tuple(
+                    Replica(
+                        share // micro_batch,
+                        micro_batch,
+                        tuple(Place(nodes[r * per + s].name, (0,)) for s in range(per)),
+                    )
+                    for r in range(replicas)
+                ),
+            ),
+        ),
+    )
+
+
+def predicted(
+    plan: Plan,
+    iteration_ms: float,
+    *,
+    runs: Sequence[int] = (),
+    sources: Sequence[str] = ("measured",),
+    memory_gib: float = 4.0,
+    bound_ms: float | None = None,
+) -> Plan:
+    """The plan with a prediction whose fullest GPU needs `memory_gib`."""
+    stage = StagePrediction(
+        compute_ms=2.0,
+        comm_ms=0.4,
+        host_ms=0.1,
+        send_ms=0.2,
+        sync_ms=3.0,
+        update_ms=1.0,
+        memory=StageMemory(
+            weights=0.1 * memory_gib * GIB,
+            gradients=0.1 * memory_gib * GIB,
+            optimizer=0.4 * memory_gib * GIB,
+            activations=0.2 * memory_gib * GIB,
+            transient=0.1 * memory_gib * GIB,
+            framework=0.1 * memory_gib * GIB,
+            limit=1.25 * memory_gib * GIB,
+        ),
+    )
+    return plan.with_prediction(
+        Prediction(
+            iteration_ms=iteration_ms,
+            pipe_ms=tuple(iteration_ms - 4.0 for _ in plan.templates),
+            micro_batches=tuple(t.replicas[0].micro_batches for t in plan.templates),
+            stages=tuple(tuple(stage for _ in t.stages) for t in plan.templates),
+            profile_runs=tuple(runs),
+            sources=tuple(sources),
+            bound_iteration_ms=bound_ms,
+        )
+    )
+
+
+def profile_run(store: Store, source: Source, origin: str = "a test", **facts: str) -> int:
+    """A complete profile run without rows."""
+    run = store.start_run(NewRun(source, origin, **facts))
+    store.finish_run(run, RunStatus.COMPLETE)
+    return run
+
+
+def iterations(
+    times: Sequence[float],
+    *,
+    run: str = "run-1",
+    host: str = "host-a",
+    origin: str = "arachne-run plan.json",
+    warm_ups: int = 1,
+    peak: int | None = None,
+    drift: float | None = None,
+) -> list[Measurement]:
+    """A run of these iteration times in ms, after warm-ups of twice the first time."""
+    peaks = () if peak is None else (peak // 2, peak)
+    rows = [
+        Measurement(run, host, origin, i, 2 * times[0], 1, True, 7.0, peaks, drift)
+        for i in range(warm_ups)
+    ]
+    return rows + [
+        Measurement(run, host, origin, warm_ups + i, time, 1, False, 6.5, peaks, drift)
+        for i, time in enumerate(times)
+    ]
+
+
+def fill_with_runs(store: Store, runs: int, *, per_plan: int = 20, seed: int = 1) -> None:
+    """So many runs of one iteration each, over plans of three sources and several GPU types."""
+    rng = random.Random(seed)
+    clusters = [
+        cluster_of(("cpu", 2, 1)),
+        cluster_of(("gh200", 4, 2)),
+        cluster_of(("rtx-3090", 8, 1), ("titan-rtx", 8, 1)),
+        cluster_of(("a100-40gb", 4, 2), ("h100", 4, 1)),
+    ]
+    sources = (Source.MEASURED, Source.IMPORTED, Source.ESTIMATED)
+    ids = {source: profile_run(store, source, f"{source} rows") for source in sources}
+    written = 0
+    number = 0
+    while written < runs:
+        source = sources[number % 3]
+        cluster = clusters[number % len(clusters)]
+        time = 10 ** rng.uniform(1.2, 4.2)
+        plan = straight_plan(cluster, planner=f"planner-{number % 5}", global_batch=32 + number)
+        plan = predicted(
+            plan,
+            time * (1 + rng.gauss(0, 0.03 + 0.05 * (number % 3))),
+            runs=[ids[source]],
+            sources=[source],
+            memory_gib=rng.uniform(2, 30),
+        )
+        plan_id = store.add_plan(plan)
+        count = min(per_plan, runs - written)
+        store.add_measurements(
+            plan_id,
+            [
+                Measurement(
+                    f"run-{number}-{i}",
+                    f"host-{number % 4}",
+                    "arachne-run plan.json --iterations 1",
+                    0,
+                    time * (1 + rng.gauss(0, 0.01)),
+                    peak_bytes=(int(GIB * rng.uniform(2, 30)),),
+                    drift=rng.gauss(0, 0.01),
+                )
+                for i in range(count)
+            ],
+        )
+        written += count
+        number += 1
