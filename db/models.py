@@ -69,7 +69,7 @@ def layer_type_ids(connection: Connection, hashes: Iterable[str]) -> dict[str, i
     query = select(_LAYER_TYPES.c.hash, _LAYER_TYPES.c.id).where(
         _LAYER_TYPES.c.hash.in_(sorted(set(hashes)))
     )
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())
 
 
 class ModelQueries(Database):

@@ -70,7 +70,7 @@ def _uids(connection: Connection, runs: Iterable[int]) -> list[str]:
     """The uids of profile runs, sorted. Raises StoreError for one that is not in the store."""
     wanted = sorted(set(runs))
     query = select(_RUNS.c.id, _RUNS.c.uid).where(_RUNS.c.id.in_(wanted))
-    found = dict(connection.execute(query).tuples().all())
+    found = dict(connection.execute(query).all())
     for run in wanted:
         if run not in found:
             raise StoreError(
@@ -262,7 +262,7 @@ class PlanQueries(Database):
             if rules:
                 used = used.where(_PLAN_RUNS.c.plan_id.in_([row.id for row in rows]))
             runs: dict[int, list[int]] = {}
-            for plan_id, run_id in connection.execute(used).tuples():
+            for plan_id, run_id in connection.execute(used):
                 runs.setdefault(plan_id, []).append(run_id)
         return [_read_plan(row, runs.get(row.id, ())) for row in rows]
 

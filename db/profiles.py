@@ -84,7 +84,7 @@ def _names(connection: Connection) -> tuple[dict[int, str], dict[int, str]]:
     """Names of GPU types and hashes of layer types, by id."""
     gpus = connection.execute(select(_GPUS.c.id, _GPUS.c.name))
     layers = connection.execute(select(_LAYER_TYPES.c.id, _LAYER_TYPES.c.hash))
-    return dict(gpus.tuples().all()), dict(layers.tuples().all())
+    return dict(gpus.all()), dict(layers.all())
 
 
 def _gpu_rule(column: ColumnElement[int], gpus: Collection[str]) -> ColumnElement[bool]:
@@ -227,7 +227,7 @@ class ProfileQueries(Database):
             key = _Keys(*_names(connection)).key
             return [
                 StoredLayer(runs[row[0]], LayerProfile(key(row), *row[12:]))
-                for row in connection.execute(query).tuples()
+                for row in connection.execute(query)
             ]
 
     def layer_refusals(self, *, run_id: int | None = None) -> list[StoredRefusal]:
@@ -245,7 +245,7 @@ class ProfileQueries(Database):
             key = _Keys(*_names(connection)).key
             return [
                 StoredRefusal(runs[row[0]], LayerRefusal(key(row), EntryStatus(row[12]), row[13]))
-                for row in connection.execute(query).tuples()
+                for row in connection.execute(query)
             ]
 
     def link_profiles(

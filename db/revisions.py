@@ -88,15 +88,19 @@ def look_at(url: URL) -> Standing:
     """What stands at the URL. Changes nothing; raises StoreError for what cannot be a store."""
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
-        if not path.exists():
-            return Standing(State.ABSENT)
-        if not path.is_file():
-            raise StoreError(
-                f"store {path}: is no file, expected an SQLite database; choose another path"
-            )
-        if path.stat().st_size == 0:
-            return Standing(State.ABSENT)
-        _check_access(path)
+        try:
+            if not path.exists():
+                return Standing(State.ABSENT)
+            if not path.is_file():
+                raise StoreError(
+                    f"store {path}: is no file, expected an SQLite database; choose another path"
+                )
+            if path.stat().st_size == 0:
+                return Standing(State.ABSENT)
+            _check_access(path)
+        except (OSError, ValueError) as error:  # a folder we may not look into, a name too long
+            said = getattr(error, "strerror", None) or error
+            raise StoreError(f"store {path}: cannot be opened ({said}); choose another") from None
     engine = make_engine(url)
     try:
         with said_in_one_line(url), engine.connect() as connection:

@@ -83,11 +83,11 @@ def gpu_type_ids(connection: Connection, names: Iterable[str]) -> dict[str, int]
         return {}
     table = table_of(tables.GpuType)
     query = select(table.c.name, table.c.id).where(table.c.name.in_(wanted))
-    found = dict(connection.execute(query).tuples().all())
+    found = dict(connection.execute(query).all())
     missing = [name for name in wanted if name not in found]
     if missing:
         put(connection, table, [_gpu_row(name) for name in missing], replace=False)
-        found = dict(connection.execute(query).tuples().all())
+        found = dict(connection.execute(query).all())
     return found
 
 
