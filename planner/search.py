@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from planner.assemble import assemble
@@ -18,6 +19,7 @@ from specs.units import human_bytes
 
 log = logging.getLogger(__name__)
 
+SHOWN_EVERY_S = 0.25
 KEPT = 4  # plans a search hands back: the best and the next best alternatives
 
 
@@ -30,10 +32,7 @@ class _Kept:
 
 @dataclass
 class Search:
-    """The running account of one search; give it every candidate.
-
-    on_progress: called now and then with (seconds, evaluations, best iteration_ms or None).
-    """
+    """The running account of one search; give it every candidate."""
 
     problem: Problem
     planner: str
@@ -45,6 +44,7 @@ class Search:
     best_ms: float = float("inf")
     curve: list[tuple[int, float]] = field(default_factory=list)
     _kept: list[_Kept] = field(default_factory=list)
+    _shown: float = 0.0
     _seen: set[tuple[FilledTemplate, ...]] = field(default_factory=set)
 
     @property
@@ -60,6 +60,10 @@ class Search:
     def count(self, evaluations: int, refusals: Iterable[Refusal]) -> None:
         """Count candidates and why some were refused."""
         self.evaluations += evaluations
+        watcher = WATCHER.get()
+        if watcher is not None and self.seconds - self._shown > SHOWN_EVERY_S:
+            self._shown = self.seconds
+            watcher(self)
         for refusal in refusals:
             self.rejected[refusal.reason] += 1
             if refusal.over_bytes and (
@@ -122,4 +126,5 @@ class Search:
         return line
 
 
-Progress = Callable[[Search], None]
+WATCHER: ContextVar[Callable[[Search], None] | None] = ContextVar("WATCHER", default=None)
+"""Who is shown how a search goes; a door sets it, planners need not know."""

@@ -1,0 +1,24 @@
+"""`arachne-plan`: the best way to train a model on a cluster, and what a given plan costs."""
+
+from __future__ import annotations
+
+import click
+
+from specs.door import ArachneGroup
+
+
+@click.group(
+    cls=ArachneGroup,
+    lazy={
+        "compare": "planner.cli.compare:compare",
+        "diff": "planner.cli.diff:diff",
+        "evaluate": "planner.cli.evaluate:evaluate",
+        "explain": "planner.cli.explain:explain",
+        "list": "planner.cli.list:list_",
+        "plan": "planner.cli.plan:plan",
+        "show": "planner.cli.show:show",
+    },
+)
+@click.version_option(package_name="arachne-planner", prog_name="arachne-plan")
+def main() -> None:
+    """Find the best way to train a model on a mixed cluster, and say how fast it will be."""

@@ -1,0 +1,54 @@
+"""`arachne-plan diff`: what two plans do differently."""
+
+from __future__ import annotations
+
+import click
+
+from specs.door import json_option, store_option, verbosity_options
+
+
+@click.command()
+@click.argument("first")
+@click.argument("second")
+@store_option
+@json_option
+@verbosity_options
+def diff(first: str, second: str, store: str, as_json: bool) -> None:
+    """Compare two plans, files or ids of stored ones: templates, times, GPUs that change hands.
+
+    Example: arachne-plan diff 3 plan.json
+    """
+    from db.store import open_store
+    from planner.cli.plan_argument import read_plan
+    from planner.cli.tables import wide_console
+    from planner.difference import plan_difference
+    from specs.door import print_json
+
+    with open_store(store) as opened:
+        found = plan_difference(read_plan(opened, first), read_plan(opened, second))
+    if as_json:
+        print_json(found)
+        return
+    out = wide_console()
+    for name, side in (("first", found["first"]), ("second", found["second"])):
+        time = f"{side['iteration_s']:.3f} s" if "iteration_s" in side else "not priced"
+        out.print(
+            f"{name}: {side['model']} on {side['cluster']}, {side['planner']}: {time}, "
+            f"{side['gpus_used']} GPUs",
+            soft_wrap=True,
+            highlight=False,
+        )
+        for k, shape in enumerate(side["templates"]):
+            out.print(f"  template {k}: {shape}", soft_wrap=True, highlight=False, markup=False)
+    if found["same"]:
+        out.print("the same layout")
+        return
+    if found["iteration_ratio"] is not None:
+        change = found["iteration_ratio"] - 1
+        out.print(f"the second takes {change:+.1%} of the first's time", highlight=False)
+    out.print(
+        f"{found['gpus_moved']} GPUs hold other layers, {found['gpus_only_in_first']} only the "
+        f"first uses, {found['gpus_only_in_second']} only the second",
+        soft_wrap=True,
+        highlight=False,
+    )
