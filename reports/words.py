@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-
-from specs.units import human_bytes
+from decimal import ROUND_HALF_UP, Decimal
 
 MISSING = "–"
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """A number with so many decimals; ties away from zero, as JavaScript's toFixed has them."""
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
 
 
 def ms(value: float | None) -> str:
@@ -31,19 +35,26 @@ def _digits(value: float, digits: int = 4) -> str:
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{min(decimals, 8)}f}"
+    return _fixed(value, min(decimals, 8))
 
 
 def memory(value: float | None) -> str:
-    """Bytes in binary units."""
-    return MISSING if value is None else human_bytes(value)
+    """Bytes in binary units: 1536 -> `1.5 KiB`."""
+    if value is None:
+        return MISSING
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{_fixed(size, 0 if unit == 'B' else 1)} {unit}"
+        size /= 1024
+    return f"{_fixed(size, 2)} TiB"
 
 
 def percent(value: float | None) -> str:
     """A figure in percent: one decimal, two below 1."""
     if value is None:
         return MISSING
-    return f"{value:.2f} %" if abs(value) < 1 else f"{value:.1f} %"
+    return f"{_fixed(value, 2 if abs(value) < 1 else 1)} %"
 
 
 def signed_percent(value: float | None) -> str:

@@ -56,14 +56,27 @@ Arachne.Figure = class {
 
   get file() { return document.documentElement.dataset.page + "-" + this.spec.name; }
 
-  draw() {
-    if (!this.plot) return Promise.resolve();
+  near() {
+    const box = this.element.getBoundingClientRect();
+    return box.bottom > -400 && box.top < innerHeight + 400;
+  }
+
+  refresh() { return this.stale ? this.draw() : Promise.resolve(); }
+
+  // What there is to draw now, and in words.
+  say() {
     const drawer = Arachne.drawers[this.spec.drawnBy];
     if (drawer) this.made = { columns: this.spec.columns, rows: [], ...drawer(this) };
     else if (!this.spec.traces.length) this.made = { ...this.made, ...Arachne.nothing() };
     if (this.summary && this.made.said) this.summary.textContent = this.made.said;
+    if (this.plot) this.plot.style.height = (this.made.height || Number(this.plot.dataset.height)) + "px";
+  }
+
+  draw() {
+    this.stale = false;
+    if (!this.plot) return Promise.resolve();
+    this.say();
     const height = this.made.height || Number(this.plot.dataset.height);
-    this.plot.style.height = height + "px";
     const narrow = this.plot.clientWidth < 560;
     const layout = Arachne.merge(Arachne.baseLayout(narrow), this.made.layout);
     // Plotly writes into what it is given: a second drawing starts from a fresh copy.
@@ -168,18 +181,30 @@ Arachne.raster = async function (svg, picture) {
   return new Promise((done) => canvas.toBlob(done, "image/png"));
 };
 
-// One figure after the other, with the page alive between them; a newer call ends an older one.
+// All figures have something new to show. Those in view are drawn now, one after the other with the
+// page alive between them; the rest when they come into view. Paper does not wait.
 Arachne.drawAll = async function () {
   const turn = (Arachne.turn = (Arachne.turn || 0) + 1);
-  const atOnce = document.documentElement.dataset.print === "1"; // paper does not wait
-  for (const figure of Object.values(Arachne.figures)) {
-    const drawn = figure.draw();
-    if (atOnce) continue;
-    await drawn;
+  const figures = Object.values(Arachne.figures);
+  for (const figure of figures) figure.stale = true;
+  if (document.documentElement.dataset.print === "1") {
+    for (const figure of figures) figure.draw();
+    return;
+  }
+  for (const figure of figures) {
+    if (!figure.near()) { figure.say(); continue; }
+    await figure.draw();
     await new Promise((go) => setTimeout(go, 0));
     if (turn !== Arachne.turn) return;
   }
   document.documentElement.dataset.drawn = String(turn);
+};
+
+Arachne.watchFigures = function () {
+  const watcher = new IntersectionObserver((seen) => {
+    for (const entry of seen) if (entry.isIntersecting) Arachne.figures[entry.target.dataset.figure].refresh();
+  }, { rootMargin: "400px" });
+  for (const figure of Object.values(Arachne.figures)) watcher.observe(figure.element);
 };
 
 Arachne.start = async function () {
@@ -195,6 +220,7 @@ Arachne.start = async function () {
   Arachne.themeChanged();
   Arachne.redraw.push(Arachne.drawAll);
   await Arachne.drawAll();
+  Arachne.watchFigures();
   document.documentElement.dataset.ready = "1";
 };
 

@@ -22,7 +22,7 @@ NASTY_NAMES = (
     "🕷️ Ärächne 网 \u202etxt.exe",
     "x" * 300,
     "<b>bold</b> & <a href='javascript:alert(1)'>link</a>",
-    "=HYPERLINK(\"x\")",
+    '=HYPERLINK("x")',
 )
 
 
@@ -58,9 +58,7 @@ def straight_plan(
     per = len(nodes) // replicas
     layers = len(model.layers)
     cuts = [round(i * layers / per) for i in range(per + 1)]
-    stages = tuple(
-        Stage(nodes[s].gpu, 1, range(cuts[s], cuts[s + 1])) for s in range(per)
-    )
+    stages = tuple(Stage(nodes[s].gpu, 1, range(cuts[s], cuts[s + 1])) for s in range(per))
     share = global_batch // replicas
     return Plan(
         planner,
