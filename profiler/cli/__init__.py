@@ -14,6 +14,7 @@ from specs.door import ArachneGroup
         "export": "profiler.cli.export:export",
         "host": "profiler.cli.host:host",
         "import": "profiler.cli.import_:import_",
+        "links": "profiler.cli.links:links",
         "list": "profiler.cli.list:list_",
         "run": "profiler.cli.run:run",
         "show": "profiler.cli.show:show",

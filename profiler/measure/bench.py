@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,16 +12,12 @@ from profiler.measure.memory import saved_bytes, trace
 from profiler.measure.stopwatch import Stopwatch
 from runtime.collectives import CollectiveClock, Group
 from runtime.layers import ParallelLayer, build_layer
+from runtime.optimizer import TORCH_DTYPE, build_optimizer
 from specs.layer import LayerKind, LayerType
 from specs.model import Model
 from specs.profile import LayerKey
-from specs.workload import DType, Recompute
+from specs.workload import Recompute
 
-TORCH_DTYPES = {
-    DType.BF16: torch.bfloat16,
-    DType.FP16: torch.float16,
-    DType.FP32: torch.float32,
-}
 DISTINCT_COPIES = 3  # one layer alone stays in the caches and is 2 to 14 % too fast
 COPIES_UP_TO_BYTES = 256 * 1024**2  # weights that no cache holds need no copies
 
@@ -79,7 +74,7 @@ class LayerBench:
     ) -> None:
         self.kind = layer_type.kind
         self.device = device
-        dtype = TORCH_DTYPES[key.dtype]
+        dtype = TORCH_DTYPE[key.dtype]
         index = model.layers.index(layer_type)
         self.layers: list[ParallelLayer] = [
             build_layer(
@@ -94,9 +89,12 @@ class LayerBench:
             )
             for copy in range(copies)
         ]
-        for layer in self.layers:
-            for parameter in layer.parameters():
-                parameter.grad = torch.zeros_like(parameter)
+        parameters = [p for layer in self.layers for p in layer.parameters()]
+        # Steps of length 0 do all the arithmetic and leave the weights alone: hundreds of steps on
+        # one micro-batch would end in gradients so small that the CPU takes its slow path for them.
+        self._optimizer = build_optimizer(parameters, key.optimizer, key.dtype, learning_rate=0.0)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
         # The same on every rank of a group: activations are replicated inside it.
         random = torch.Generator().manual_seed(seed)
         shape_BS = (key.micro_batch, key.seq_len)
@@ -106,6 +104,13 @@ class LayerBench:
         self.grad_BSH = (torch.randn(*shape_BS, model.hidden, generator=random) * 1e-3).to(
             device, dtype
         )
+
+    def zero_gradients(self) -> None:
+        """Start a new iteration: the sums of gradients begin at 0 again."""
+        for layer in self.layers:
+            for parameter in layer.parameters():
+                assert parameter.grad is not None
+                parameter.grad.zero_()
 
     def timed_passes(self, count: int) -> list[PassTimes]:
         """Run `count` passes over all copies; times are per layer."""
@@ -206,13 +211,13 @@ class LayerBench:
             lambda: roots.extend(self._forward(layers, self._input())), self.device
         ).end_bytes
 
-    def timed_updates(self, count: int, update: Callable[[], None]) -> list[float]:
+    def timed_updates(self, count: int) -> list[float]:
         """Run `count` optimizer steps over all copies; ms per layer."""
         watches = []
         for _ in range(count):
             watch = Stopwatch(self.device)
             watch.mark()
-            update()
+            self._optimizer.step()
             watch.mark()
             watches.append(watch)
         return [watch.intervals_ms()[0] / len(self.layers) for watch in watches]

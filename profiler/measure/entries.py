@@ -13,10 +13,6 @@ from specs.profile import EntryStatus, LayerKey, LayerRefusal
 from specs.topology import Topology
 from specs.workload import DType, Optimizer, Recompute
 
-DEFAULT_MICRO_BATCHES = (1, 2, 4, 8)
-DEFAULT_MODEL = "llama-3-8b"
-DEFAULT_CPU_MODEL = "tiny-llama-test"
-
 PASSES = 30  # forwards and backwards per entry, warm-up and repeated windows included
 SETUP_S = 0.5  # building the layers, measuring memory, one optimizer
 CORE_TFLOPS = 0.06  # fp32 of one busy core: only for the time estimate of a dry run
@@ -62,11 +58,6 @@ class Entry:
     key: LayerKey
     layer_type: LayerType
     expected_s: float
-
-
-def powers_of_two(most: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to `most`."""
-    return tuple(1 << i for i in range(max(1, most).bit_length()))
 
 
 def entries_of(question: Question) -> tuple[list[Entry], list[LayerRefusal]]:

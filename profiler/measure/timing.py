@@ -8,8 +8,9 @@ from statistics import median
 
 MIN_SAMPLES = 15  # p75/p25 of one collective reaches 4 on a quiet host: fewer say nothing
 MAX_SAMPLES = 200
-WINDOW_S = 0.5  # a window this long has enough samples of anything that takes under 30 ms
+WINDOW_S = 0.8  # a window this long has enough samples of anything that takes under 50 ms
 DRIFT_LIMIT = 0.05  # reference work before and after a window may differ by this share
+SPEED_LIMIT = 0.12  # and be slower by this share than the fastest of the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,8 @@ def drift(before_ms: float, after_ms: float) -> float:
 def steady(before_ms: float, after_ms: float, limit: float = DRIFT_LIMIT) -> bool:
     """Whether a window between two timings of reference work can be trusted."""
     return abs(drift(before_ms, after_ms)) <= limit
+
+
+def same_speed(level_ms: float, fastest_ms: float, limit: float = SPEED_LIMIT) -> bool:
+    """Whether the reference work around a window ran about as fast as it ever did in this run."""
+    return level_ms <= fastest_ms * (1 + limit)

@@ -1,0 +1,89 @@
+"""`arachne-prof links`: measure transfers between the devices of this host."""
+
+from __future__ import annotations
+
+import click
+
+from profiler.cli.options import GpuName, WholeNumbers
+from specs.door import (
+    console,
+    err_console,
+    json_option,
+    print_json,
+    store_option,
+    verbosity_options,
+)
+
+
+@click.command()
+@click.option(
+    "--gpu",
+    required=True,
+    type=GpuName(),
+    help="GPU type of this host; `cpu` is its processor, a device a core.",
+)
+@click.option(
+    "--ranks",
+    type=WholeNumbers(),
+    help="Ranks of the collectives.  [default: powers of two from 2 up to the devices]",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=4096),
+    help="Largest message.  [default: 64 MiB on cpu, 1 GiB on GPUs, less where memory is short]",
+)
+@click.option(
+    "--allow-busy", is_flag=True, help="Measure on GPUs that others use or that throttle."
+)
+@store_option
+@json_option
+@verbosity_options
+def links(
+    gpu: str,
+    ranks: tuple[int, ...] | None,
+    max_bytes: int | None,
+    allow_busy: bool,
+    store: str,
+    as_json: bool,
+) -> None:
+    """Measure collectives and point-to-point transfers between the devices of this host.
+
+    all_reduce, all_gather, reduce_scatter, all_to_all and p2p over message sizes from 4 KiB, in
+    pinned processes, all groups of a size at the same time. Plans across devices need them.
+
+    Example: arachne-prof links --gpu cpu --ranks 2
+    """
+    from profiler.host import find_devices, read_host
+
+    host = read_host()
+    devices, remarks = find_devices(
+        host,
+        gpu,
+        instead=f"arachne-prof estimate --gpu {gpu}",
+        allow_busy=allow_busy,
+    )
+    err = err_console()
+    for remark in remarks:
+        err.print(f"Warning: {remark}", style="yellow", markup=False, soft_wrap=True)
+
+    from db.store import open_store
+    from profiler.cli.links_output import LinkProgress, links_document, links_table
+    from profiler.measure.defaults import default_tps
+    from profiler.measure.interrupts import as_keyboard_interrupt
+    from profiler.measure.links import largest_bytes, measure_links
+
+    progress = LinkProgress(err)
+    with progress, as_keyboard_interrupt():
+        run_id, outcomes = measure_links(
+            devices,
+            host,
+            ranks or default_tps(devices.count)[1:] or (2,),
+            max_bytes or largest_bytes(devices),
+            lambda: open_store(store),
+            progress,
+        )
+    document = links_document(run_id, outcomes)
+    if as_json:
+        print_json(document)
+    else:
+        console().print(links_table(document))

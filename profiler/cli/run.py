@@ -1,0 +1,180 @@
+"""`arachne-prof run`: measure layers on this host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from profiler.cli.options import GpuName, WholeNumbers, Words
+from specs.door import (
+    console,
+    err_console,
+    json_option,
+    print_json,
+    store_option,
+    verbosity_options,
+)
+from specs.errors import RunError
+from specs.workload import DType, Optimizer, Recompute
+
+if TYPE_CHECKING:
+    from profiler.measure.entries import Question
+
+
+@click.command()
+@click.option(
+    "--gpu",
+    required=True,
+    type=GpuName(),
+    help="GPU type of this host that is measured; `cpu` is its processor, a device a core.",
+)
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Catalogue name, config.json or folder.  [default: llama-3-8b; on cpu tiny-llama-test]",
+)
+@click.option(
+    "--tp",
+    "tps",
+    type=WholeNumbers(),
+    help="Tensor-parallel degrees.  [default: powers of two up to the devices of the host]",
+)
+@click.option(
+    "--micro-batch",
+    "micro_batches",
+    type=WholeNumbers(),
+    default="1,2,4,8",
+    show_default=True,
+    help="Micro-batch sizes, in sequences.",
+)
+@click.option(
+    "--seq-len",
+    type=click.IntRange(min=1),
+    help="Tokens per sequence.  [default: that of the model's default workload]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice([dtype.value for dtype in DType]),
+    help="Precision.  [default: that of the model's default workload]",
+)
+@click.option(
+    "--recompute",
+    "recomputes",
+    type=Words(tuple(word.value for word in Recompute)),
+    default="none",
+    show_default=True,
+    help="Activation recomputation: none, full, or both.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice([optimizer.value for optimizer in Optimizer]),
+    help="Optimizer.  [default: that of the model's default workload]",
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the newest unfinished run of these options."
+)
+@click.option("--dry-run", is_flag=True, help="List what would be measured, and about how long.")
+@click.option(
+    "--allow-busy", is_flag=True, help="Measure on GPUs that others use or that throttle."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and inputs.")
+@store_option
+@json_option
+@verbosity_options
+def run(
+    gpu: str,
+    model: str | None,
+    tps: tuple[int, ...] | None,
+    micro_batches: tuple[int, ...],
+    seq_len: int | None,
+    dtype: str | None,
+    recomputes: tuple[str, ...],
+    optimizer: str | None,
+    resume: bool,
+    dry_run: bool,
+    allow_busy: bool,
+    seed: int,
+    store: str,
+    as_json: bool,
+) -> None:
+    """Measure the layers of a model on this host and store the times.
+
+    Real layers with random weights, in one pinned process a device, all of them busy at once as
+    they are in training: forward, backward, tensor-parallel collectives, optimizer step, memory.
+    Every entry is stored when it is finished, so a run that is interrupted loses nothing and
+    goes on with --resume. A key that this host cannot do is stored with the reason.
+
+    Example: arachne-prof run --gpu cpu --model tiny-llama-test --tp 1,2 --micro-batch 1,2,4
+    """
+    from profiler.host import find_devices, read_host
+    from profiler.measure.defaults import default_model, default_tps
+    from specs.model import load_model
+
+    host = read_host()
+    chosen = load_model(model or default_model(gpu))
+    wanted = ",".join(map(str, tps or (1, 2, 4)))
+    devices, remarks = find_devices(
+        host,
+        gpu,
+        instead=f"arachne-prof estimate --gpu {gpu} --model {model or chosen.name} --tp {wanted}",
+        allow_busy=allow_busy,
+    )
+    err = err_console()
+    for remark in remarks:
+        err.print(f"Warning: {remark}", style="yellow", markup=False, soft_wrap=True)
+
+    from profiler.measure.entries import Question
+
+    workload = chosen.default_workload
+    question = Question(
+        gpu=gpu,
+        topology=devices.topology,
+        devices=devices.count,
+        model=chosen,
+        tps=tps or default_tps(devices.count),
+        micro_batches=micro_batches,
+        seq_len=seq_len or workload.seq_len,
+        dtype=DType(dtype) if dtype else workload.dtype,
+        optimizer=Optimizer(optimizer) if optimizer else workload.optimizer,
+        recomputes=tuple(Recompute(word) for word in recomputes),
+    )
+    if dry_run:
+        _show_list(question, as_json)
+        return
+
+    from db.store import open_store
+    from profiler.cli.run_progress import Progress
+    from profiler.cli.run_table import run_document, run_tables
+    from profiler.measure.interrupts import as_keyboard_interrupt
+    from profiler.measure.run import measure
+
+    progress = Progress(err)
+    with progress, as_keyboard_interrupt():
+        finished = measure(
+            question, devices, host, lambda: open_store(store), progress, resume=resume, seed=seed
+        )
+    with open_store(store) as opened:
+        document = run_document(opened, finished, chosen)
+        if as_json:
+            print_json(document)
+        else:
+            for table in run_tables(document):
+                console().print(table)
+    if not document["rows"]:
+        raise RunError(
+            f"nothing could be measured: {document['refused'][0]['reason']}; "
+            f"the reasons of all keys stand in profile run {finished.run_id}"
+        )
+
+
+def _show_list(question: Question, as_json: bool) -> None:
+    from profiler.cli.run_table import list_document, list_table
+    from profiler.measure.entries import entries_of
+
+    entries, refusals = entries_of(question)
+    document = list_document(question, entries, refusals)
+    if as_json:
+        print_json(document)
+    else:
+        console().print(list_table(document))
