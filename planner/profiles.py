@@ -175,19 +175,24 @@ class ProfileSet:
         found = self._bus.get((gpu, topology))
         return found[0] if found else None
 
-    def inter_key(self, gpu: str) -> LinkKey | None:
-        """The `inter` point-to-point curve of a GPU type: to its own kind, else the fastest."""
-        own = LinkKey(gpu, gpu, Topology.INTER, Operation.P2P, 2)
-        if own in self.links:
-            return own
-        others = [
+    def inter_key(self, gpu: str, gpus: int = 1) -> LinkKey | None:
+        """The `inter` point-to-point curve of nodes with so many GPUs of a type.
+
+        To their own kind, of as many pairs that send at once as there are GPUs (2n ranks are n
+        pairs), else of the most pairs below; without one, the fastest to another kind.
+        """
+        inter = [
             key
             for key in self.links
             if key.topology is Topology.INTER
             and key.operation is Operation.P2P
             and gpu in (key.gpu, key.peer)
+            and key.ranks <= max(2, 2 * gpus)
         ]
-        return max(others, key=lambda key: (self.links[key].bytes_per_ms, key), default=None)
+        own = [key for key in inter if key.gpu == key.peer]
+        if own:
+            return max(own, key=lambda key: key.ranks)
+        return max(inter, key=lambda key: (self.links[key].bytes_per_ms, key), default=None)
 
     def nic_bytes_per_ms(self, node: Node) -> float | None:
         """Bandwidth of a node's network card per direction, in bytes/ms.
@@ -197,7 +202,7 @@ class ProfileSet:
         """
         if node.nic_bytes_per_ms is not None:
             return node.nic_bytes_per_ms
-        key = self.inter_key(node.gpu)
+        key = self.inter_key(node.gpu, node.gpus)
         return self.links[key].bytes_per_ms if key else None
 
     @cached_property
@@ -381,7 +386,7 @@ def _bandwidth_warnings(links: Mapping[LinkKey, LinkCurve], cluster: Cluster) ->
     profiles = ProfileSet({}, links, {})
     said: dict[tuple[str, float], str] = {}
     for node in cluster.nodes:
-        key = profiles.inter_key(node.gpu)
+        key = profiles.inter_key(node.gpu, node.gpus)
         if key is None or node.nic_bytes_per_ms is None:
             continue
         measured, file = links[key].bytes_per_ms, node.nic_bytes_per_ms

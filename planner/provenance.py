@@ -50,6 +50,6 @@ def rows_read(problem: Problem, templates: Sequence[FilledTemplate]) -> Iterator
                 bus = profiles.bus_key(node.gpu, node.intra_node)
                 if bus is not None and node.gpus > 1:
                     yield bus
-                inter = profiles.inter_key(node.gpu)
+                inter = profiles.inter_key(node.gpu, node.gpus)
                 if inter is not None and node.nic_bytes_per_ms is None:
                     yield inter

@@ -114,7 +114,8 @@ class LinkProfile:
 
     nbytes: the full buffer (all_gather, reduce_scatter: the concatenated size), except
     all_to_all: what one rank sends in all. gpu and peer_gpu are the types at both ends, equal
-    but for p2p between types. ranks: size of the group, 2 for p2p.
+    but for p2p between types. ranks: size of the group; p2p: 2, or 2n where n pairs send at the
+    same time, nbytes together.
     """
 
     gpu: str
