@@ -98,7 +98,10 @@ def info(store: str, as_json: bool) -> None:
 
     from specs.units import human_bytes
 
-    facts = Table("store", escape(told.where), title_justify="left")
+    facts = Table(show_header=False)
+    facts.add_column()
+    facts.add_column(overflow="fold")  # a path is not to be cut
+    facts.add_row("store", escape(told.where))
     facts.add_row("backend", told.backend)
     facts.add_row(
         "revision", f"{told.revision} ({told.state}; this program: {told.program_revision})"

@@ -199,7 +199,7 @@ def migration_transaction(url: URL) -> Iterator[Connection]:
                     connection = bare.execution_options(arachne_writes=True)
                     with connection.begin():
                         yield connection
-                        _check_foreign_keys(connection)
+                        _check_foreign_keys(connection, url)
             else:
                 with engine.begin() as connection:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
@@ -208,12 +208,12 @@ def migration_transaction(url: URL) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _check_foreign_keys(connection: Connection) -> None:
+def _check_foreign_keys(connection: Connection, url: URL) -> None:
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
     if broken is not None:
         raise StoreError(
-            f"the upgrade would leave row {broken[1]} of {broken[0]} pointing at no row of "
-            f"{broken[2]}; nothing was changed: report this as a bug"
+            f"store {shown(url)}: row {broken[1]} of {broken[0]} points at no row of {broken[2]}; "
+            "nothing was changed"
         )
 
 

@@ -136,8 +136,12 @@ def import_store(store: Store, folder: str | os.PathLike[str]) -> dict[str, Tabl
     source = Path(folder).absolute()
     manifest = _read_manifest(source)
     with tempfile.TemporaryDirectory() as scratch:
-        # All checks of the schema are made here, before the store is touched.
-        staged = Store(*_stage(source, manifest, Path(scratch) / "import.db"))
+        path = Path(scratch) / "import.db"
+        try:
+            staged = Store(*_stage(source, manifest, path))
+        except StoreError as error:  # the reader knows the folder, not our scratch file
+            raise StoreError(str(error).replace(f"store {path}", str(source))) from None
+        # What the schema forbids was refused above, before the store is touched.
         with staged, staged.read() as origin, store.write() as connection:
             return merge(origin, connection)
 

@@ -133,7 +133,7 @@ def test_reconfigurations_keep_each_phase(store: Store) -> None:
     assert found[0].reconfiguration.total_ms == 6.66
     with pytest.raises(StoreError, match="no plan 99"):
         store.add_reconfiguration(replace(event, new_plan_id=99))
-    with pytest.raises(StoreError, match="transfer is -4.0"):
+    with pytest.raises(StoreError, match=r"transfer is -4.0"):
         store.add_reconfiguration(replace(event, phases_ms={"transfer": -4.0}))
 
 

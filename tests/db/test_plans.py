@@ -106,7 +106,7 @@ def test_a_prediction_from_a_run_that_is_not_there_is_refused(store: Store) -> N
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_prediction_that_is_no_number_is_refused(store: Store, bad: float) -> None:
     run = measured_run(store)
-    with pytest.raises(StoreError, match="JSON form|iteration_ms"):
+    with pytest.raises(StoreError, match=r"JSON form|iteration_ms"):
         store.add_plan(plan(run, iteration_ms=bad))
     with pytest.raises(StoreError, match="planning_s"):
         store.add_plan(plan(run), planning_s=bad)

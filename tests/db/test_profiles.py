@@ -117,7 +117,7 @@ def test_rows_are_found_by_any_part_of_the_question(store: Store) -> None:
 @pytest.mark.parametrize("bad", [-0.001, math.nan, math.inf])
 def test_times_that_cannot_be_are_refused_and_nothing_is_written(store: Store, bad: float) -> None:
     run = measured_run(store, rows=0)
-    with pytest.raises(StoreError, match="backward_ms is .* expected a number of at least 0"):
+    with pytest.raises(StoreError, match=r"backward_ms is .* expected a number of at least 0"):
         store.add_layer_profiles(run, [profile(1), profile(2, backward_ms=bad)])
     assert store.layer_profiles() == []
     with pytest.raises(StoreError, match="forward_mad_ms"):

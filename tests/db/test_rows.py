@@ -66,13 +66,13 @@ def test_every_gpu_type_of_the_catalogue_can_be_stored(store: Store) -> None:
 
 @pytest.mark.parametrize("value", ["1", None, 1j, [], math.nan, -math.inf, -1e-300])
 def test_what_is_no_number_from_zero_up_is_refused(value: object) -> None:
-    with pytest.raises(StoreError, match="row x: y is .*, expected a number of at least 0"):
+    with pytest.raises(StoreError, match=r"row x: y is .*, expected a number of at least 0"):
         number("row x", "y", value)
 
 
 @pytest.mark.parametrize("value", ["1", None, 1.0, Decimal(1), -1, 2**31, np.float64(1)])
 def test_what_is_no_whole_number_from_zero_up_is_refused(value: object) -> None:
-    with pytest.raises(StoreError, match="row x: y is .*, expected a whole number from 0"):
+    with pytest.raises(StoreError, match=r"row x: y is .*, expected a whole number from 0"):
         whole("row x", "y", value)
 
 
