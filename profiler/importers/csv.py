@@ -250,6 +250,7 @@ def _new_run(
     new = NewRun(
         Source.ESTIMATED if estimated else Source.IMPORTED,
         origin,
+        host=str(facts.get("host", "")),  # rows of `cpu` count on that host only
         licence=options.licence or str(facts.get("licence", "")),
         driver=str(facts.get("driver", "")),
         torch_version=str(facts.get("torch_version", "")),

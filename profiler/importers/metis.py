@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -119,7 +119,7 @@ def read(path: Path, options: ImportOptions) -> list[ImportedRun]:
             run_of_files("Metis", path, found, at, options),
             (at.model,),
             layers=tuple(rows),
-            hosts=tuple(_host(gpu, values) for gpu, values in host_ms.items()),
+            hosts=tuple(_hosts(host_ms)),
             refused=tuple(refused),
             notes=(
                 "a third of each layer's time is called forward, two thirds backward: only "
@@ -224,8 +224,11 @@ def _state_bytes(i: int, peers: Sequence[_File], at: ProfiledAt) -> float:
     return small.memory_bytes[i] - step * small.micro_batch
 
 
-def _host(gpu: str, host_ms: list[float]) -> HostProfile:
-    memory_mib = gpu_type(gpu).memory_mib or 0
-    usable = max(1, memory_mib * MIB - RESERVED_BYTES)
-    spread = median_deviation(host_ms) if len(host_ms) > 1 else None
-    return HostProfile(gpu, median(host_ms), FRAMEWORK_BYTES, usable, spread)
+def _hosts(host_ms: Mapping[str, Sequence[float]]) -> Iterator[HostProfile]:
+    """A host row for every GPU type that has a memory of its own (`cpu` has not)."""
+    for gpu, values in host_ms.items():
+        memory_mib = gpu_type(gpu).memory_mib
+        if memory_mib is not None:
+            spread = median_deviation(list(values)) if len(values) > 1 else None
+            usable = memory_mib * MIB - RESERVED_BYTES
+            yield HostProfile(gpu, median(values), FRAMEWORK_BYTES, usable, spread)

@@ -67,6 +67,9 @@ def read(path: Path, options: ImportOptions) -> list[ImportedRun]:
             "examples/sailor/README.md"
         )
     gpus = GPU_NAMES | dict(options.gpus)
+    for gpu in options.gpus.values():
+        if gpu_type(gpu).is_cpu:
+            raise SpecError("a GPU name of the data stands for a GPU of the catalogue, not for cpu")
     copies = {
         "simulator": files.has(SIMULATOR_FILE),
         "planner": bool(files.listed(f"{PLANNER_FOLDER}/*/*/profile.json")),

@@ -19,7 +19,14 @@ from profiler.importers import sailor as import_sailor
 from profiler.importers.imported import ImportedRun, ImportOptions
 from profiler.importers.record import record
 from specs.errors import SpecError
-from specs.profile import EntryStatus, LayerKey, LayerProfile, LinkProfile, Operation
+from specs.profile import (
+    EntryStatus,
+    LayerKey,
+    LayerProfile,
+    LinkProfile,
+    Operation,
+    Source,
+)
 from specs.topology import Topology
 
 SEED = Path(__file__).resolve().parents[2] / "examples" / "sailor"
@@ -59,6 +66,22 @@ def test_csv_brings_back_every_figure(seed: Store, tmp_path: Path) -> None:
     assert {layer.hash for layer in run.layer_types} == set(rows.layer_types)
     assert run.new.licence.startswith("MIT")
     assert "eth-easl/sailor@cf2c8e3cc53c" in run.new.origin
+
+
+def test_csv_brings_back_the_host_of_a_measurement(opt350: RunRows, tmp_path: Path) -> None:
+    """Rows of `cpu` count on the host that measured them only."""
+    [run] = opt350.runs
+    measured = replace(run, run=replace(run.run, host="fingerprint", driver="595.71"))
+    back = come_back(replace(opt350, runs=(measured,)), tmp_path)
+    assert (back.new.host, back.new.driver) == ("fingerprint", "595.71")
+
+
+def test_csv_keeps_an_estimate_an_estimate(opt350: RunRows, tmp_path: Path) -> None:
+    [run] = opt350.runs
+    for source, kept in (("estimated", "estimated"), ("measured", "imported")):
+        labelled = replace(run, run=replace(run.run, source=Source(source)))
+        back = come_back(replace(opt350, runs=(labelled,)), tmp_path / source)
+        assert back.new.source == kept
 
 
 def test_csv_brings_back_refusals_with_status_and_reason(seed: Store, tmp_path: Path) -> None:

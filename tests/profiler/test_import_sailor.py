@@ -236,6 +236,8 @@ def test_a_gpu_without_a_catalogue_name_is_refused_until_it_gets_one(tmp_path: P
         (ImportOptions(copies=("simulator",)), "no simulator copy"),
         (ImportOptions(copies=("third",)), "no copy 'third'"),
         (ImportOptions(models=("OPT-30",)), "no profiles of OPT-30"),
+        (ImportOptions(gpus={"H100": "cpu"}), "not for cpu"),
+        (ImportOptions(gpus={"H100": "abacus"}), "no GPU type 'abacus'"),
     ],
 )
 def test_what_is_not_there_is_an_error(
