@@ -1,0 +1,1 @@
+"""Estimates of layers, links and hosts from datasheets and calibrated constants."""
