@@ -9,12 +9,15 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url, text
 from sqlalchemy.pool import NullPool
 
 from specs.errors import StoreError
+
+if TYPE_CHECKING:
+    import psycopg
 
 DEFAULT_STORE = "sqlite:///arachne.db"
 BUSY_S = 60.0  # how long a writer waits for another before it gives up
@@ -73,19 +76,29 @@ def make_engine(url: URL) -> Engine:
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    engine = create_engine(
-        url, pool_pre_ping=True, connect_args={"connect_timeout": 20, "options": "-c timezone=UTC"}
-    )
-    engine_of = weakref.ref(engine)
-
-    def forget_connections() -> None:
-        # Parent and child must not talk on one socket.
-        inherited = engine_of()
-        if inherited is not None:
-            inherited.dispose(close=False)
-
-    os.register_at_fork(after_in_child=forget_connections)
+    engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 20})
+    event.listen(engine, "connect", _set_up_postgresql)
+    _pooled.add(engine)
     return engine
+
+
+_pooled: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _forget_connections() -> None:
+    for engine in _pooled:
+        engine.dispose(close=False)
+
+
+# A forked worker and its parent must not talk on one socket.
+os.register_at_fork(after_in_child=_forget_connections)
+
+
+def _set_up_postgresql(connection: psycopg.Connection[Any], record: Any) -> None:
+    # As for SQLite: a writer that hangs must not hang all others for ever.
+    connection.autocommit = True
+    connection.execute(f"SET lock_timeout = {int(BUSY_S * 1000)}")
+    connection.autocommit = False
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, record: Any) -> None:
@@ -163,7 +176,7 @@ def _first(error: BaseException) -> str:
 
 def _plain(url: URL, error: BaseException) -> str:
     said = _first(error)
-    if "locked" in said or "busy" in said:
+    if "locked" in said or "busy" in said or "lock timeout" in said:
         return f"others have been writing for {BUSY_S:.0f} s ({said}); try again later"
     if "not a database" in said:
         return "the file is not an Arachne store; choose another path with --store"

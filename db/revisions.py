@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -222,12 +223,15 @@ def _back_up(path: Path, revision: str) -> Path:
         copy = path.with_name(f"{stem}-{number}.backup")
         number += 1
     unfinished = copy.with_name(f"{copy.name}.unfinished")
-    source, target = sqlite3.connect(path), sqlite3.connect(unfinished)
     try:
-        source.backup(target)
-    finally:
-        target.close()
-        source.close()
-    shutil.copymode(path, unfinished)
-    os.replace(unfinished, copy)
+        with (
+            closing(sqlite3.connect(path)) as source,
+            closing(sqlite3.connect(unfinished)) as target,
+        ):
+            source.backup(target)
+        shutil.copymode(path, unfinished)
+        os.replace(unfinished, copy)
+    except (OSError, sqlite3.Error) as error:
+        unfinished.unlink(missing_ok=True)
+        raise StoreError(f"store {path}: not upgraded, its backup failed ({error})") from None
     return copy

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from db.engine import Database, shown, store_url
 from db.store import Store, open_store
 from specs.errors import StoreError
+from specs.profile import RunStatus
 from tests.db.processes import Process
 from tests.db.samples import RUN, measured_run
 
@@ -140,17 +141,16 @@ def test_an_sqlite_store_is_one_file_with_a_write_ahead_log(tmp_path: Path) -> N
     plain.close()
 
 
-def test_a_busy_store_is_said_to_be_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_store_is_said_to_be_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("db.engine.BUSY_S", 0.2)
-    path = tmp_path / "lab.db"
-    with open_store(path) as store:
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"others have been writing for .*; try again later"):
-            store.start_run(RUN)
-        other.execute("ROLLBACK")
-        other.close()
-        assert store.start_run(RUN) == 1
+    with open_store(url) as store, open_store(url) as other:
+        run = store.start_run(RUN)
+        with other.write() as connection:
+            connection.execute(text("UPDATE profile_runs SET seed = 8"))
+            with pytest.raises(StoreError, match=r"others have been writing .*; try again later"):
+                store.finish_run(run, RunStatus.COMPLETE)
+        store.finish_run(run, RunStatus.COMPLETE)
+        assert store.profile_run(run).run.seed == 8
 
 
 def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:

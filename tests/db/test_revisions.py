@@ -139,6 +139,24 @@ def test_a_second_upgrade_in_the_same_second_keeps_both_backups(
     assert len(backups(f"sqlite:///{path}")) == 3
 
 
+def test_without_room_for_a_backup_nothing_is_upgraded(
+    tmp_path: Path, next_migrations: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'lab.db'}"
+    run, plan_id = fill(url)
+
+    def full(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(revisions, "MIGRATIONS", next_migrations)
+        patched.setattr(shutil, "copymode", full)
+        with pytest.raises(StoreError, match=r"not upgraded, its backup failed .*No space left"):
+            open_store(url)
+    assert backups(url) == []
+    check_unchanged(url, run, plan_id)
+
+
 def test_a_newer_store_is_refused_with_the_version_it_needs(
     url: str, next_migrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

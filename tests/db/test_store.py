@@ -9,13 +9,14 @@ import sqlite3
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from db.engine import store_url
-from db.store import open_store
+from db.store import Store, open_store
 from specs.errors import StoreError
 from specs.profile import RunStatus
 from tests.db.processes import Process
@@ -262,6 +263,18 @@ def check_integrity(url: str) -> None:
         assert plain.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert plain.execute("PRAGMA foreign_key_check").fetchall() == []
         plain.close()
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    def work(_: int) -> list[int]:
+        ids = [store.start_run(RUN) for _ in range(5)]
+        assert {run.id for run in store.profile_runs()} >= set(ids)
+        return ids
+
+    with ThreadPoolExecutor(4) as pool:
+        ids = [key for found in pool.map(work, range(4)) for key in found]
+    assert sorted(ids) == [run.id for run in store.profile_runs()]
+    assert len(ids) == 20
 
 
 def test_the_plan_of_one_store_is_found_by_another_process(url: str) -> None:
