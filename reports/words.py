@@ -62,7 +62,7 @@ def signed_percent(value: float | None) -> str:
     if value is None:
         return MISSING
     text = percent(abs(value))
-    if value == 0:
+    if text == "0.00 %":
         return text
     return ("+" if value > 0 else "−") + text
 

@@ -11,6 +11,7 @@ from specs.door import ArachneGroup
     cls=ArachneGroup,
     lazy={
         "accuracy": "reports.cli.accuracy:accuracy",
+        "plan": "reports.cli.plan:plan",
     },
 )
 @click.version_option(package_name="arachne-planner")

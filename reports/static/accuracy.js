@@ -260,7 +260,7 @@
     return {
       traces,
       layout: {
-        barmode: "stack", bargap: 0.04, xaxis: { title: { text: "error, % of the measured time" } }, yaxis: { title: { text: "runs" }, rangemode: "tozero" },
+        barmode: "stack", bargap: 0.04, xaxis: { title: { text: "error, % of the measured time" } }, yaxis: { title: { text: "runs" }, rangemode: "tozero", ...(view.length < 40 ? { dtick: Math.ceil(view.length / 8) } : {}) },
         shapes: [line(0, "solid"), line(bias, "dot")],
       },
       said: `The median error is ${W.signed(bias)} (dotted). Errors beyond −100 % or +200 % stand at the ends.`,

@@ -35,7 +35,7 @@ Arachne.words = (function () {
     signed(value) {
       if (missing(value)) return MISSING;
       const text = words.percent(Math.abs(value));
-      return value === 0 ? text : (value > 0 ? "+" : "−") + text;
+      return text === "0.00 %" ? text : (value > 0 ? "+" : "−") + text;
     },
     number(value) {
       if (missing(value)) return MISSING;
