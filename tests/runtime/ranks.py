@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -14,7 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from runtime.optimizer import import_optimizers
+
+_PR_SET_PDEATHSIG = 1
+
 torch.set_num_threads(1)
+import_optimizers()  # once here, not in every child
 
 
 def run_ranks(
@@ -55,6 +61,8 @@ def _child(
 ) -> None:
     status = 1
     try:
+        # Should pytest itself be killed, the kernel ends this process too.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         torch.set_num_threads(1)
         dist.init_process_group(
             "gloo",
