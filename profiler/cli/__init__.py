@@ -11,6 +11,7 @@ from specs.door import ArachneGroup
     cls=ArachneGroup,
     lazy={
         "delete": "profiler.cli.delete:delete",
+        "estimate": "profiler.cli.estimate:estimate",
         "export": "profiler.cli.export:export",
         "host": "profiler.cli.host:host",
         "import": "profiler.cli.import_:import_",

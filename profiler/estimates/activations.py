@@ -1,4 +1,4 @@
-"""Memory of one micro-batch through a layer on one rank: kept until backward, and the peak above."""
+"""Memory of one micro-batch through a layer on one rank: what is kept, and the peak above."""
 
 from __future__ import annotations
 
@@ -165,10 +165,10 @@ def _expert_bytes(shard: Shard, eager: bool) -> int:
 def _block_transient_bytes(shard: Shard, kernels: Kernels) -> int:
     """Peak above what is kept, in the backward of a block.
 
-    2 A, the output and its gradient, and two tensors of the MLP's width. Eager, instead of the second
-    one, the last product's weight gradient before it is added up where that is larger (of routed
-    experts two of all that this rank holds: one is added to the other); or, later, five fp32 tensors in
-    the backward of an RMS norm, less what the MLP has let go by then.
+    2 A, the output and its gradient, and two tensors of the MLP's width. Eager, instead of the
+    second one, the last product's weight gradient before it is added up where that is larger (of
+    routed experts two of all that this rank holds: one is added to the other); or, later, five
+    fp32 tensors in the backward of an RMS norm, less what the MLP has let go by then.
     """
     a, e = shard.activation_bytes, shard.dtype.bytes
     ffn, weights = e * shard.tokens * shard.ffn, e * shard.hidden * shard.ffn

@@ -69,8 +69,8 @@ def block_times(
     """A whole block at short-benchmark clocks, without the host's floor.
 
     Projections and MLP as matrix products; attention; 30 bytes per token and hidden element for
-    norms, residuals and dropout, 6 or 4 per element of the MLP's width (16 bit), backward twice; with
-    experts what expert_times adds. Collectives: an all-reduce of A forward and one backward
+    norms, residuals and dropout, 6 or 4 per element of the MLP's width (16 bit), backward twice;
+    with experts what expert_times adds. Collectives: an all-reduce of A forward and one backward
     behind attention and behind the MLP (latent attention is whole on every rank and has none).
     Source: profiler/calibration/README.md, DESIGN section 13.
     """
@@ -105,17 +105,16 @@ def expert_times(device: Device, shard: Shard, topology: Topology) -> PassTimes:
 
     Router over the tokens that this rank routes, with 10 bytes per logit; per local expert the
     products of its rows (balanced) with gate and up, then down; 6 bytes per row and element of the
-    experts' width; 8 per row and hidden element for gathering and adding up rows, and 8 more where
-    rows come from other ranks, the same backward (the backward of a gather is a scatter). Collectives, DESIGN section 13, 22: an all-gather of A over the TP
-    group, and of the rows over the ETP group an all-gather and a reduce-scatter, forward and
-    backward alike; where the experts are cut over the TP group itself, one all-reduce of A each way.
+    experts' width; 8 per row and hidden element for gathering and adding up rows, and 8 more
+    where rows come from other ranks, the same backward (a gather's backward is a scatter).
+    Collectives, DESIGN section 13, 22: an all-gather of A over the TP group, and of the rows over
+    the ETP group an all-gather and a reduce-scatter, forward and backward alike; where the experts
+    are cut over the TP group itself, one all-reduce of A each way.
     """
     known, dtype = calibration(), shard.dtype
     hidden, experts = shard.hidden, shard.layer.shape("experts")
     rows, width = shard.rows_per_expert, shard.expert_width
-    one_expert = gemms_ms(
-        device, [Gemm(rows, 2 * width, hidden), Gemm(rows, hidden, width)], dtype
-    )
+    one_expert = gemms_ms(device, [Gemm(rows, 2 * width, hidden), Gemm(rows, hidden, width)], dtype)
     router = gemms_ms(device, [Gemm(shard.own_tokens, experts, hidden)], dtype)
     nbytes = 10.0 * shard.own_tokens * experts + known.gated_bytes * shard.expert_rows * width
     moved = 8.0 * shard.own_rows * hidden

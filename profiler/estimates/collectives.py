@@ -31,7 +31,10 @@ _SLOWER_PCIE_LATENCY = 1.5
 
 @dataclass(frozen=True)
 class Fabric:
-    """The link inside a node of one GPU type: fits by operation and group size, and their origin."""
+    """The link inside a node of one GPU type: fits by operation and group size.
+
+    component: says so to a reader.
+    """
 
     fits: LinkFits
     component: Component
@@ -56,7 +59,9 @@ def fabric(name: str, topology: Topology) -> Fabric:
     possible = topologies_of_type(gpu)
     if gpu.datasheet is None or topology not in possible:
         listed = ", ".join(t.value for t in possible)
-        raise SpecError(f"{name} does not come with {topology.value} links, expected one of: {listed}")
+        raise SpecError(
+            f"{name} does not come with {topology.value} links, expected one of: {listed}"
+        )
     known = calibration().collectives
     if topology is Topology.PCIE:
         return _pcie(gpu)
@@ -64,7 +69,9 @@ def fabric(name: str, topology: Topology) -> Fabric:
         donor = _FABRIC[name]
         grade = Grade.FITTED if donor == name else Grade.CARRIED
         note = "" if donor != "v100-32gb" else "all-reduce only; the others by its lines"
-        return Fabric(known[donor]["nvlink"], Component(f"links {topology.value}", grade, donor, note))
+        return Fabric(
+            known[donor]["nvlink"], Component(f"links {topology.value}", grade, donor, note)
+        )
     return _bridge(gpu)
 
 

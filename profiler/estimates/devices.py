@@ -148,7 +148,7 @@ def device(name: str) -> Device:
     gpu = gpu_type(name)
     if gpu.datasheet is None:
         raise SpecError(
-            f"{name} has no datasheet to estimate from: measure it with arachne-prof run --gpu {name}"
+            f"{name} has no datasheet to estimate from: run arachne-prof run --gpu {name}"
         )
     known, donors = calibration(), _DONORS[name]
     return Device(
@@ -182,7 +182,9 @@ def computation_components(name: str) -> list[Component]:
     if name.startswith("v100"):
         gemm = "fp16"
     attention = (
-        "no flash kernel measured: unfused, 13 and 20 bytes per score" if not donors.attention else ""
+        "no flash kernel measured: unfused, 13 and 20 bytes per score"
+        if not donors.attention
+        else ""
     )
     backward = "h100" if name in _HOPPER else "a100-80gb"
     sustained = {
@@ -199,8 +201,8 @@ def computation_components(name: str) -> list[Component]:
             "",
             "unfused"
             if not donors.attention
-            else f"2.5 times the operations at {calibration().backward_efficiency[backward]:g} of the "
-            "forward's efficiency",
+            else "2.5 times the operations at "
+            f"{calibration().backward_efficiency[backward]:g} of the forward's efficiency",
         ),
         Component("memory-bound operators", Grade.DEFAULT, "", "0.80 of datasheet bandwidth"),
         _from("host floor and overhead", name, "a100-80gb", "eager Megatron-DeepSpeed hosts"),

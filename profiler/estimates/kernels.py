@@ -88,9 +88,9 @@ def _head_efficiency(fit: AttentionConstants, head_dim: float) -> float:
 def flash_attention_ms(device: Device, shape: Attention, dtype: DType) -> tuple[float, float]:
     """Forward and backward time of causal flash attention, in ms.
 
-    Forward: launch + max(2 b h s^2 d / (peak * eff) * (1 + s_half / s) * wave_factor^wave_exp, bytes /
-    (bandwidth * eff_mem)), d the mean of key and value size. Backward: 2.5 times the operations
-    and bytes at a lower efficiency. Source: profiler/calibration/README.md.
+    Forward: launch + max(2 b h s^2 d / (peak * eff) * (1 + s_half / s) * wave_factor^wave_exp,
+    bytes / (bandwidth * eff_mem)), d the mean of key and value size. Backward: 2.5 times the
+    operations and bytes at a lower efficiency. Source: profiler/calibration/README.md.
     Raises ValueError for a device without a fit.
     """
     fit = device.attention
@@ -136,8 +136,6 @@ def unfused_attention_ms(device: Device, shape: Attention, dtype: DType) -> tupl
 
 
 def memory_op_ms(device: Device, nbytes: float) -> float:
-    """Time of a memory-bound operator that moves nbytes, in ms: launch + bytes / (0.80 bandwidth)."""
+    """Time of a memory-bound operator, in ms: launch + nbytes / (0.80 of bandwidth)."""
     known = calibration()
-    return known.memory_launch_ms + nbytes / (
-        device.memory_bytes_per_ms * known.memory_efficiency
-    )
+    return known.memory_launch_ms + nbytes / (device.memory_bytes_per_ms * known.memory_efficiency)

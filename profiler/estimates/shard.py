@@ -109,9 +109,7 @@ class Shard:
 
         In a block with experts that is the shared experts'.
         """
-        width = self.layer.flag(
-            "shared_ffn" if self.layer.kind is LayerKind.MOE_BLOCK else "ffn"
-        )
+        width = self.layer.flag("shared_ffn" if self.layer.kind is LayerKind.MOE_BLOCK else "ffn")
         return int(width or 0) // self.tp
 
     @property
@@ -128,7 +126,7 @@ class Shard:
 
     @property
     def follows_tp(self) -> bool:
-        """Whether the experts are cut as the rest of the block is, so that nothing is dispatched."""
+        """Whether experts are cut as the rest of the block is, so that nothing is dispatched."""
         return ExpertSlice(self.ep, self.etp).follows_tp(self.tp)
 
     @property
