@@ -119,8 +119,9 @@ _SHORT = {
 
 def _provenance_table(document: Document) -> Table:
     """A line per GPU type: on which type the constants of each part were fitted."""
+    version = document["constants_version"]
     table = Table(
-        title=f"On which GPU type the constants were fitted (version {document['constants_version']})",
+        title=f"On which GPU type the constants were fitted (version {version})",
         title_justify="left",
         caption="by hand: memory-bound operators, the backward of attention, p2p latency; "
         "notes on each part stand in --json",

@@ -106,6 +106,7 @@ def answer(question: Question) -> Estimates:
     refusals: list[LayerRefusal] = []
     links: list[LinkProfile] = []
     for gpu in question.gpus:
+        device(gpu)  # a type without a datasheet is refused for that, not for its links
         for topology in question.topologies_of(gpu):
             links += estimate_links(gpu, topology)
         for layer, key in _keys(question, gpu):
