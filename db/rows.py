@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
-from sqlalchemy import Connection, Table, UniqueConstraint, select
+from sqlalchemy import Connection, Insert, Table, UniqueConstraint, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase
 
@@ -28,6 +29,7 @@ def table_of(entity: type[DeclarativeBase]) -> Table:
     return table
 
 
+@cache
 def natural_key(table: Table) -> tuple[str, ...]:
     """The columns that make a row the same row in every store: its one unique constraint."""
     (unique,) = [rule for rule in table.constraints if isinstance(rule, UniqueConstraint)]
@@ -44,19 +46,22 @@ def put(
     """
     if not rows:
         return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    insert = dialect.insert(table)
-    key = natural_key(table)
     if replace is True:
+        key = natural_key(table)
         replace = [name for name in rows[0] if name not in key]
-    columns = list(replace or ())
-    if columns:
-        upsert = insert.on_conflict_do_update(
-            index_elements=key, set_={name: insert.excluded[name] for name in columns}
-        )
-    else:
-        upsert = insert.on_conflict_do_nothing(index_elements=key)
-    connection.execute(upsert, rows)
+    connection.execute(_upsert(connection.dialect.name, table, tuple(replace or ())), rows)
+
+
+@cache  # a store has few such statements, and building one costs more than running it
+def _upsert(backend: str, table: Table, replaced: tuple[str, ...]) -> Insert:
+    insert: sqlite.Insert | postgresql.Insert
+    insert = sqlite.insert(table) if backend == "sqlite" else postgresql.insert(table)
+    key = natural_key(table)
+    if not replaced:
+        return insert.on_conflict_do_nothing(index_elements=key)
+    return insert.on_conflict_do_update(
+        index_elements=key, set_={name: insert.excluded[name] for name in replaced}
+    )
 
 
 def id_of(connection: Connection, table: Table, row: Mapping[str, Any]) -> int:
