@@ -247,9 +247,10 @@ def load_profiles(
 
     Per (GPU type, TP, topology) the first source in the order measured, imported, estimated, or
     `source` alone, that holds every layer type of the model at the workload's key; within it the
-    newest row per key. Link curves and host rows follow the same order; a curve is taken whole
-    from the newest run that has it. Rows of `cpu` count only where they were measured on this
-    host. Raises ProfileMissing with the command that completes the store where a GPU type of the
+    newest row per key. Link curves and host rows come first from the sources that the GPU type's
+    layer rows have, so that one answer does not mix them without need, then from the others in
+    order; a curve is taken whole from the newest run that has it. Rows of `cpu` count only where
+    they were measured on this host. Raises ProfileMissing with the command that completes the store where a GPU type of the
     cluster has no TP degree with every layer type, no host row, or no links that its nodes need;
     complete=False leaves that to the first lookup that finds nothing.
     """
@@ -257,8 +258,9 @@ def load_profiles(
     topologies = topologies_of(cluster.nodes)
     origins: dict[Key, Origin] = {}
     layers, warnings = _choose_layers(store, model, workload, topologies, order, origins)
-    links = _choose_links(store, topologies, order, origins)
-    hosts = _choose_hosts(store, topologies, order, origins)
+    orders = {gpu: _order_like_layers(gpu, origins, order) for gpu in topologies}
+    links = _choose_links(store, topologies, orders, origins)
+    hosts = _choose_hosts(store, topologies, orders, origins)
     warnings += _bandwidth_warnings(links, cluster)
     found = ProfileSet(layers, links, hosts, origins, tuple(warnings))
     if complete:
@@ -323,15 +325,33 @@ def holds_every_layer(keys: Iterable[LayerRowKey], layer_types: set[str]) -> boo
     return any(found == layer_types for found in by_batch.values())
 
 
+def _order_like_layers(
+    gpu: str, origins: Mapping[Key, Origin], order: Sequence[Source]
+) -> list[Source]:
+    """The sources of a GPU type's layer rows before the others, each part in the order of trust."""
+    used = {
+        origin.source
+        for key, origin in origins.items()
+        if isinstance(key, LayerRowKey) and key.gpu == gpu
+    }
+    return sorted(order, key=lambda source: (source not in used, order.index(source)))
+
+
+def by_trust(origins: Iterable[Origin], order: Sequence[Source]) -> Origin:
+    """Of several origins the newest run of the first source in the order."""
+    return min(origins, key=lambda origin: (order.index(origin.source), -origin.run_id))
+
+
 def _choose_links(
     store: Store,
     topologies: Mapping[str, set[Topology]],
-    order: Sequence[Source],
+    orders: Mapping[str, Sequence[Source]],
     origins: dict[Key, Origin],
 ) -> dict[LinkKey, LinkCurve]:
     points: dict[LinkKey, dict[Origin, dict[int, float]]] = {}
     for stored in store.link_profiles(gpus=set(topologies)):
         key = link_key(stored.profile)
+        order = orders[key.gpu]
         if stored.run.run.source not in order or not _counts_here(key.gpu, stored.run):
             continue
         origin = Origin(stored.run.id, stored.run.run.source)
@@ -340,7 +360,7 @@ def _choose_links(
         )
     curves: dict[LinkKey, LinkCurve] = {}
     for key, by_origin in points.items():
-        origin = min(by_origin, key=lambda o: (order.index(o.source), -o.run_id))
+        origin = by_trust(by_origin, orders[key.gpu])
         origins[key] = origin
         curves[key] = LinkCurve.of(by_origin[origin].items())
     return curves
@@ -349,12 +369,13 @@ def _choose_links(
 def _choose_hosts(
     store: Store,
     topologies: Mapping[str, set[Topology]],
-    order: Sequence[Source],
+    orders: Mapping[str, Sequence[Source]],
     origins: dict[Key, Origin],
 ) -> dict[str, HostProfile]:
     found: dict[str, HostProfile] = {}
     for stored in store.host_profiles(gpus=set(topologies)):
         gpu, source = stored.profile.gpu, stored.run.run.source
+        order = orders[gpu]
         if source not in order or not _counts_here(gpu, stored.run):
             continue
         before = origins.get(HostKey(gpu))
