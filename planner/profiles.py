@@ -250,8 +250,9 @@ def load_profiles(
     newest row per key. Link curves and host rows come first from the sources that the GPU type's
     layer rows have, so that one answer does not mix them without need, then from the others in
     order; a curve is taken whole from the newest run that has it. Rows of `cpu` count only where
-    they were measured on this host. Raises ProfileMissing with the command that completes the store where a GPU type of the
-    cluster has no TP degree with every layer type, no host row, or no links that its nodes need;
+    they were measured on this host. Raises ProfileMissing with the command that completes the
+    store where a GPU type of the cluster has no TP degree with every layer type, no host row, or
+    no links that its nodes need;
     complete=False leaves that to the first lookup that finds nothing.
     """
     order = [source] if source is not None else list(Source)

@@ -24,7 +24,7 @@ from specs.door import json_option, store_option, verbosity_options
 @click.option(
     "--budget-s",
     type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
+    default=600.0,
     show_default=True,
     help="Ceiling on each planner's search, in seconds.",
 )
