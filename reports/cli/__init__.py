@@ -12,6 +12,7 @@ from specs.door import ArachneGroup
     lazy={
         "accuracy": "reports.cli.accuracy:accuracy",
         "plan": "reports.cli.plan:plan",
+        "profile": "reports.cli.profile:profile",
     },
 )
 @click.version_option(package_name="arachne-planner")

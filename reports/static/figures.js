@@ -31,6 +31,15 @@ Arachne.merge = function (a, b) {
   return made;
 };
 
+// A layout over the base; further axes look like the first two.
+Arachne.withBase = function (layout, narrow) {
+  const base = Arachne.baseLayout(narrow);
+  for (const name of Object.keys(layout || {})) {
+    if (/^[xy]axis\d+$/.test(name)) base[name] = base[name.slice(0, 5)];
+  }
+  return Arachne.merge(base, layout);
+};
+
 Arachne.nothing = function (text) {
   return {
     traces: [],
@@ -78,7 +87,7 @@ Arachne.Figure = class {
     this.say();
     const height = this.made.height || Number(this.plot.dataset.height);
     const narrow = this.plot.clientWidth < 560;
-    const layout = Arachne.merge(Arachne.baseLayout(narrow), this.made.layout);
+    const layout = Arachne.withBase(this.made.layout, narrow);
     // Plotly writes into what it is given: a second drawing starts from a fresh copy.
     return Plotly.react(this.plot, Arachne.resolve(this.made.traces), Arachne.resolve({ ...layout, height }), {
       responsive: true, displaylogo: false,
@@ -117,7 +126,7 @@ Arachne.Figure = class {
     const figure = {
       data: Arachne.resolve(this.made.traces),
       layout: Arachne.resolve(Arachne.merge(
-        Arachne.merge(Arachne.baseLayout(false), this.made.layout),
+        Arachne.withBase(this.made.layout, false),
         { paper_bgcolor: "var(--panel)", title: { text: Arachne.words.plot(this.element.dataset.title, 90), font: { size: 15 }, x: 0.02, xanchor: "left" }, margin: { t: 84 } },
       )),
     };

@@ -23,7 +23,7 @@ Arachne.resolve = function (value) {
       : value;
   }
   if (Array.isArray(value)) {
-    return value.length && typeof value[0] === "number" ? value : value.map(Arachne.resolve);
+    return typeof value[0] === "number" && typeof value[value.length - 1] === "number" ? value : value.map(Arachne.resolve);
   }
   if (value && typeof value === "object") {
     return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, Arachne.resolve(v)]));
