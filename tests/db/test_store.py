@@ -145,12 +145,12 @@ def test_processes_that_open_a_new_store_at_once_all_succeed(empty_url: str) -> 
         with open_store(sys.argv[1]) as store:
             print(store.opening.created)
     """
-    processes = [Process(code, empty_url) for _ in range(4)]
+    processes = [Process(code, empty_url) for _ in range(3)]
     for process in processes:
         process.wait_for_ready()
     for process in processes:
         process.go()
-    assert sorted(process.output().strip() for process in processes) == ["False"] * 3 + ["True"]
+    assert sorted(process.output().strip() for process in processes) == ["False"] * 2 + ["True"]
     with open_store(empty_url) as store, store.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM store_revisions")).scalar_one() == 1
 
