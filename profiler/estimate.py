@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from db.store import Store
@@ -20,7 +20,7 @@ from specs.cluster import Cluster, topologies_of
 from specs.gpu import gpu_type
 from specs.layer import LayerKind
 from specs.model import Model
-from specs.profile import NewRun, Operation, RunStatus, Source
+from specs.profile import LayerKey, NewRun, Operation, RunStatus, Source
 from specs.topology import Topology
 from specs.workload import Workload
 
@@ -94,7 +94,7 @@ def estimate_missing(
             continue
         question = _question(gpu, topologies, model, workload, cluster, micro_batches, style)
         found.append(_present(store, question) or estimate(store, question).run_id)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _question(
@@ -175,7 +175,8 @@ def _present(store: Store, question: Question) -> int | None:
     """A complete run of these constants that already has every row of a question, or None."""
     estimates = answer(question)
     version = f"constants {constants_version()})"
-    wanted = {row.key for row in estimates.layers} | {row.key for row in estimates.refusals}
+    wanted = {_looked_up(row.key) for row in estimates.layers}
+    wanted |= {_looked_up(row.key) for row in estimates.refusals}
     links = {(row.topology, row.operation, row.ranks) for row in estimates.links}
     for run in reversed(store.profile_runs()):
         if (
@@ -184,7 +185,7 @@ def _present(store: Store, question: Question) -> int | None:
             or not run.run.origin.endswith(version)
         ):
             continue
-        if not wanted <= store.entries(run.id).keys():
+        if not wanted <= {_looked_up(key) for key in store.entries(run.id)}:
             continue
         gpus = set(question.gpus)
         have = {
@@ -194,3 +195,8 @@ def _present(store: Store, question: Question) -> int | None:
         if links <= have and store.host_profiles(run_id=run.id, gpus=gpus):
             return run.id
     return None
+
+
+def _looked_up(key: LayerKey) -> LayerKey:
+    """The key as a lookup sees it: without a collective the topology does not matter."""
+    return replace(key, topology=Topology.HOST) if key.tp == key.etp == 1 else key

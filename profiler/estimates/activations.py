@@ -96,7 +96,7 @@ def block_kept_bytes(shard: Shard, attention: AttentionKernel, kernels: Kernels)
     per_token = 2 * _norm_bytes(shard, shard.hidden, 1, kernels)
     per_token += _attention_bytes(shard, attention, kernels)
     if shard.ffn:
-        per_token += e * shard.ffn * _mlp_widths(shard)
+        per_token += e * shard.ffn * _mlp_widths(shard, kernels)
     kept = shard.tokens * per_token
     if shard.layer.kind is LayerKind.MOE_BLOCK:
         kept += _expert_bytes(shard, eager)
@@ -140,10 +140,12 @@ def _attention_bytes(shard: Shard, attention: AttentionKernel, kernels: Kernels)
     return kept + (_FP32 * heads if eager else 0)
 
 
-def _mlp_widths(shard: Shard) -> int:
+def _mlp_widths(shard: Shard, kernels: Kernels) -> int:
     """How many tensors of the MLP's width are kept."""
-    kept = _KEPT_BY_ACTIVATION.get(str(shard.layer.flag("activation")), 1) + 1
-    return kept + 2 if shard.gated else kept
+    kept = _KEPT_BY_ACTIVATION.get(str(shard.layer.flag("activation")), 1)
+    if kernels is Kernels.FUSED:
+        kept = min(kept, 1)
+    return kept + (3 if shard.gated else 1)
 
 
 def _expert_bytes(shard: Shard, eager: bool) -> int:
@@ -185,7 +187,7 @@ def _block_transient_bytes(shard: Shard, kernels: Kernels) -> int:
     if not _rms(shard):
         return at_mlp
     fp32 = _FP32 * shard.tokens * shard.hidden
-    released = 2 * a + _mlp_widths(shard) * ffn
+    released = 2 * a + _mlp_widths(shard, kernels) * ffn
     return max(at_mlp, 3 * a, 2 * a + 5 * fp32 - released)
 
 
