@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_STORE = "sqlite:///arachne.db"
+FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -109,10 +110,13 @@ def print_json(document: Any) -> None:
 
 
 def console() -> Console:
-    """The console for data: stdout."""
+    """The console for data: stdout; wide where it is no terminal, so that tables keep whole."""
     from rich.console import Console
 
-    return Console()
+    out = Console()
+    if not out.is_terminal:
+        out.width = max(out.width, FILE_WIDTH)
+    return out
 
 
 def err_console() -> Console:

@@ -16,15 +16,15 @@ _COLOURS = ("green", "green4", "yellow", "dark_orange", "red")  # fastest per sa
 
 
 def runs_table(runs: Sequence[RunSummary]) -> Table:
-    """One line per run, oldest first."""
+    """One line per run, oldest first; `show` has the whole origin where it is cut here."""
     table = Table(title="Profile runs", title_justify="left")
-    table.add_column("run", justify="right")
-    table.add_column("source")
-    table.add_column("GPUs", overflow="fold")
-    table.add_column("of", overflow="fold")
+    table.add_column("run", justify="right", no_wrap=True)
+    table.add_column("source", no_wrap=True)
+    table.add_column("GPUs", overflow="fold", max_width=24)
+    table.add_column("of", overflow="fold", max_width=24)
     for name in ("layers", "refused", "links", "hosts", "plans"):
-        table.add_column(name, justify="right")
-    table.add_column("origin", overflow="fold", ratio=1)
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("origin", no_wrap=True, overflow="ellipsis", ratio=1)
     for summary in runs:
         run = summary.run
         source = run.run.source.value
