@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import shorten
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -17,27 +19,33 @@ _COLOURS = ("green", "green4", "yellow", "dark_orange", "red")  # fastest per sa
 
 def runs_table(runs: Sequence[RunSummary]) -> Table:
     """One line per run, oldest first; `show` has the whole origin where it is cut here."""
-    table = Table(title="Profile runs", title_justify="left")
-    table.add_column("run", justify="right", no_wrap=True)
-    table.add_column("source", no_wrap=True)
-    table.add_column("GPUs", overflow="fold", max_width=24)
-    table.add_column("of", overflow="fold", max_width=24)
-    for name in ("layers", "refused", "links", "hosts", "plans"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("origin", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = Table(title="Profile runs", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("run", justify="right")
+    table.add_column("source")
+    table.add_column("GPUs", overflow="fold")
+    table.add_column("of", overflow="fold")
+    table.add_column("rows")
+    table.add_column("plans", justify="right")
+    table.add_column("origin")
     for summary in runs:
         run = summary.run
         source = run.run.source.value
         if run.status != "complete":
             source += f" ({run.status.value})"
-        counts = (run.layer_rows, run.refused_rows, run.link_rows, run.host_rows)
+        counts = (
+            (run.layer_rows, "layers"),
+            (run.refused_rows, "refused"),
+            (run.link_rows, "links"),
+            (run.host_rows, "hosts"),
+        )
         table.add_row(
             str(run.id),
             source,
             ", ".join(summary.gpus) or "-",
             _of(summary),
-            *(str(count) if count else "-" for count in (*counts, len(summary.plans))),
-            Text(run.run.origin),
+            ", ".join(f"{count} {name}" for count, name in counts if count) or "-",
+            str(len(summary.plans) or "-"),
+            Text(shorten(run.run.origin, 48, placeholder="...")),
         )
     return table
 
