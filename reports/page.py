@@ -168,6 +168,7 @@ def environment() -> Environment:
         number=words.number,
         moment=words.moment,
         plural=words.plural,
+        paper_range=words.seconds_range,
         cell=words.cell,
         sort_value=words.sort_value,
         source_class=source_class,

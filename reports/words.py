@@ -89,6 +89,12 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
+def seconds_range(seconds: tuple[float, float]) -> str:
+    """A figure in seconds, or a range of them: `2.16 s`, `0.4 to 0.8 s`."""
+    low, high = seconds
+    return f"{low:g} s" if low == high else f"{low:g} to {high:g} s"
+
+
 def cell(value: object) -> str:
     """A cell of a data table as text."""
     if value is None:

@@ -11,8 +11,12 @@ from specs.door import ArachneGroup
     cls=ArachneGroup,
     lazy={
         "accuracy": "reports.cli.accuracy:accuracy",
+        "compare": "reports.cli.compare:compare",
+        "index": "reports.cli.index:index",
         "plan": "reports.cli.plan:plan",
         "profile": "reports.cli.profile:profile",
+        "reconfigure": "reports.cli.reconfigure:reconfigure",
+        "serve": "reports.cli.serve:serve",
     },
 )
 @click.version_option(package_name="arachne-planner")

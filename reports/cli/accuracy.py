@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reports.cli.options import finish, open_option, open_page, output_option, provenance_of
+from reports.cli.options import finish, open_in_browser, open_option, output_option, provenance_of
 from specs.door import console, json_option, print_json, store_option, verbosity_options
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def accuracy(
     path = write_page(page, output)
     if as_json:
         print_json({"page": str(path), **document})
-        open_page(path, show)
+        open_in_browser(path.as_uri(), show)
         return
     if found.rows:
         console().print(summary_table(found))

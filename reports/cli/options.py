@@ -47,14 +47,14 @@ def provenance_of(store: Store) -> Provenance:
 def finish(path: Path, show: bool) -> None:
     """Print the path of the page, and open it where that was asked for."""
     click.echo(str(path))
-    open_page(path, show)
+    open_in_browser(path.as_uri(), show)
 
 
-def open_page(path: Path, show: bool) -> None:
-    """Open the page in this machine's browser; say so where there is none."""
+def open_in_browser(address: str, show: bool) -> None:
+    """Open a page in this machine's browser, where that was asked for; say so if there is none."""
     if not show:
         return
     import webbrowser
 
-    if not webbrowser.open(path.as_uri()):
-        click.echo(f"no browser found: open {path} yourself", err=True)
+    if not webbrowser.open(address):
+        click.echo(f"no browser found: open {address} yourself", err=True)

@@ -5,6 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from db.records import (
+    ComparisonRow,
+    CurvePoint,
+    NewComparison,
+    NewReconfiguration,
+    SearchCurve,
+)
 from db.store import Store
 from specs.cluster import Cluster, cluster_from_document
 from specs.measurement import Measurement
@@ -55,7 +62,7 @@ def straight_plan(
     """One stage of TP degree 1 per node (up to the blocks of the model), layers dealt evenly."""
     model = model or load_model("tiny-llama-test")
     nodes = cluster.nodes
-    per = len(nodes) // replicas
+    per = min(len(nodes) // replicas, model.blocks)
     layers = len(model.layers)
     cuts = [round(i * layers / per) for i in range(per + 1)]
     stages = tuple(Stage(nodes[s].gpu, 1, range(cuts[s], cuts[s + 1])) for s in range(per))
@@ -195,3 +202,69 @@ def fill_with_runs(store: Store, runs: int, *, per_plan: int = 20, seed: int = 1
         )
         written += count
         number += 1
+
+
+def fill_with_comparisons(store: Store, questions: int, *, seed: int = 1) -> None:
+    """So many comparisons of three planners, one of which finds nothing every fourth time."""
+    rng = random.Random(seed)
+    model = load_model("tiny-llama-test")
+    for number in range(questions):
+        cluster = cluster_of(
+            ("a100-40gb", 4, 1 + number), ("h100", 4, 1 + number % 3), name=f"mixed-{number}"
+        )
+        question = NewComparison(f"question {number}", model, Workload(64, 128), cluster, "paper")
+        comparison = store.add_comparison(question)
+        for i, planner in enumerate(("exhaustive", "random", "metis")):
+            if planner == "metis" and number % 4 == 3:
+                row = ComparisonRow(planner, None, "no plan", "every candidate ran out of memory")
+                store.add_comparison_row(comparison, row)
+                continue
+            plan = straight_plan(cluster, planner=planner, global_batch=64 + number)
+            time = 100.0 * (1 + number) * (1 + 0.1 * i * rng.random())
+            plan_id = store.add_plan(predicted(plan, time))
+            store.add_comparison_row(
+                comparison,
+                ComparisonRow(
+                    planner=planner,
+                    plan_id=plan_id,
+                    status="ok",
+                    iteration_ms=time,
+                    search_s=10 ** rng.uniform(-2, 2),
+                    evaluations=1000 * (i + 1),
+                    rejected={"memory at stage 0": 17 + i},
+                ),
+            )
+            for curve_seed in range(3 if planner == "random" else 1):
+                points = tuple(
+                    CurvePoint(4**step, time * (1 + 2.0 ** -(step + 1 + curve_seed)))
+                    for step in range(6)
+                )
+                store.add_search_curve(comparison, SearchCurve(planner, points, curve_seed))
+
+
+def fill_with_reconfigurations(store: Store, repeats: int) -> None:
+    """Two kinds of live change, each so many times; the last one of the second kind failed."""
+    for event, scale in (("node joins", 1.0), ("node leaves", 0.5)):
+        for repeat in range(repeats):
+            failed = event == "node leaves" and repeat == repeats - 1
+            store.add_reconfiguration(
+                NewReconfiguration(
+                    event=event,
+                    old_plan_id=None,
+                    new_plan_id=None,
+                    phases_ms={
+                        "plan": 40.0 * scale,
+                        "release": 100.0 * scale,
+                        "rebuild": 300.0 * scale + repeat,
+                        "transfer": 200.0 * scale + 2 * repeat,
+                        "build": 400.0 * scale,
+                    },
+                    bytes_per_rank=(1 << 20, 3 << 20),
+                    repeat=repeat,
+                    run="elastic-1",
+                    host="host-a",
+                    origin="arachne-run elastic",
+                    status="failed" if failed else "ok",
+                    reason="a worker did not answer" if failed else "",
+                )
+            )

@@ -1,0 +1,33 @@
+"""`arachne-report compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from reports.cli.options import finish, open_option, output_option, provenance_of
+from specs.door import store_option, verbosity_options
+
+
+@click.command()
+@output_option
+@open_option
+@store_option
+@verbosity_options
+def compare(output: Path, show: bool, store: str | None) -> None:
+    """All comparisons of planners in the store, on one page.
+
+    Throughput by question and planner, search time, where the plans lie, search efficiency.
+
+    Example: arachne-report compare -o report
+    """
+    from db.store import open_store
+    from reports.compare_page import compare_page
+    from reports.comparisons import read_comparisons
+    from reports.page import write_page
+
+    with open_store(store) as opened:
+        found = read_comparisons(opened)
+        provenance = provenance_of(opened)
+    finish(write_page(compare_page(found, provenance), output), show)

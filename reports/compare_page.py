@@ -1,0 +1,159 @@
+"""The comparison page: throughput, search time and search efficiency of the planners."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reports import words
+from reports.comparisons import AnswerRow, Comparisons, by_planner, median_curve
+from reports.figures import Figure, Table, significant
+from reports.page import Page, Provenance
+
+if TYPE_CHECKING:
+    from db.records import CurvePoint, StoredCurve
+
+_COLUMNS = (
+    *("comparison_id", "question", "suite", "model", "cluster", "gpus", "planner", "status"),
+    *("reason", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations"),
+    *("plan_id", "depth", "templates", "mix", "layout", "gpus_used"),
+)
+
+
+def _row(answer: AnswerRow) -> tuple[Any, ...]:
+    relative = None if answer.relative is None else 100 * answer.relative
+    return tuple(
+        relative if name == "relative_percent" else getattr(answer, name) for name in _COLUMNS
+    )
+
+
+def compare_page(
+    found: Comparisons,
+    provenance: Provenance,
+    *,
+    plan_pages: Sequence[int] = (),
+    links: Sequence[dict[str, str]] = (),
+) -> Page:
+    """The page of all stored comparisons."""
+    refusals: Counter[tuple[str, str]] = Counter()
+    for answer in found.answers:
+        for reason, count in answer.rejected.items():
+            refusals[(answer.planner, reason)] += count
+    planners = list(dict.fromkeys(answer.planner for answer in found.answers))
+    return Page(
+        name="compare",
+        title="Comparison",
+        template="compare.html.j2",
+        provenance=provenance,
+        context={
+            "answers": found.answers,
+            "questions": found.questions,
+            "summaries": by_planner(found.answers),
+            "lead": _lead(found),
+            "refusals": [
+                (planner, reason, count) for (planner, reason), count in refusals.most_common(200)
+            ],
+            "links": links,
+        },
+        figures=_figures(found) if found.answers else (),
+        data={
+            "columns": _COLUMNS,
+            "answers": [
+                [significant(cell) if isinstance(cell, float) else cell for cell in _row(answer)]
+                for answer in found.answers
+            ],
+            "planners": planners,
+            "curves": packed_curves(found),
+            "plan_pages": sorted(set(plan_pages)),
+        },
+        scripts=("compare.js",),
+    )
+
+
+def _lead(found: Comparisons) -> str:
+    if not found.answers:
+        return "Several planners, one question, one cost model, one memory check."
+    questions = words.plural(len(found.questions), "question")
+    planners = words.plural(len({answer.planner for answer in found.answers}), "planner")
+    best = by_planner(found.answers)[0]
+    return (
+        f"{questions}, answered by {planners} and priced by one cost model. {best.planner} has the "
+        "fastest plan, or one within 0.1 % of it, "
+        f"in {best.wins} of {best.questions}."
+    )
+
+
+def packed_curves(found: Comparisons) -> list[dict[str, Any]]:
+    """Search curves by question, planner and phase: the median over seeds, and the spread."""
+    groups: dict[tuple[int, str, str], list[StoredCurve]] = defaultdict(list)
+    for stored in found.curves:
+        groups[(stored.comparison_id, stored.curve.phase, stored.curve.planner)].append(stored)
+    packed = []
+    for (comparison, phase, planner), stored_curves in groups.items():
+        series: list[Sequence[CurvePoint]] = [stored.curve.points for stored in stored_curves]
+        median = median_curve(series)
+        if median:
+            packed.append(
+                {
+                    "comparison": comparison,
+                    "question": found.questions.get(comparison, f"comparison {comparison}"),
+                    "phase": phase,
+                    "planner": planner,
+                    "seeds": len(series),
+                    "evaluations": [count for count, _ in median],
+                    "best_ms": [significant(best) for _, best in median],
+                }
+            )
+    return packed
+
+
+def _figures(found: Comparisons) -> list[Figure]:
+    table = Table(_COLUMNS, tuple(_row(answer) for answer in found.answers))
+    figures = [
+        Figure(
+            "throughput",
+            "Throughput of each planner's plan",
+            "In percent of the best plan of the same question; a missing mark means no plan.",
+            table,
+            drawn_by="throughput",
+            wide=True,
+        ),
+        Figure(
+            "search",
+            "Search time against quality",
+            "Wall clock of the search on a logarithmic axis, throughput in percent of the best.",
+            table,
+            drawn_by="search",
+            height=420,
+        ),
+        Figure(
+            "space",
+            "Where the plans lie",
+            "Pipeline depth by GPU mix of each planner's plan.",
+            table,
+            drawn_by="space",
+            height=420,
+        ),
+    ]
+    curves = packed_curves(found)
+    if curves:
+        figures.append(
+            Figure(
+                "curves",
+                "Search efficiency",
+                "Best plan so far over plans priced; the median where there are several seeds.",
+                Table(
+                    ("question", "phase", "planner", "seeds", "evaluations", "best_iteration_ms"),
+                    tuple(
+                        (c["question"], c["phase"], c["planner"], c["seeds"], count, best)
+                        for c in curves
+                        for count, best in zip(c["evaluations"], c["best_ms"], strict=True)
+                    ),
+                ),
+                drawn_by="curves",
+                wide=True,
+                height=420,
+            )
+        )
+    return figures

@@ -1,0 +1,183 @@
+"""Planners asked the same question: one row per answer, with where its plan lies in the space."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports.accuracy import gpus_held, layout_label
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from db.records import CurvePoint, StoredComparison, StoredCurve, StoredPlan
+    from db.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """What one planner answered to one question.
+
+    iteration_ms: by the one cost model, None without a plan. relative: throughput over that of
+    the best planner of the same question, 1 for the best. depth: stages of the deepest template.
+    mix: GPU types that the plan holds, with counts.
+    """
+
+    comparison_id: int
+    question: str
+    suite: str
+    model: str
+    cluster: str
+    gpus: int
+    created: datetime
+    planner: str
+    status: str
+    reason: str
+    iteration_ms: float | None
+    samples_per_s: float | None
+    relative: float | None
+    search_s: float
+    evaluations: int
+    rejected: Mapping[str, int]
+    plan_id: int | None
+    depth: int | None
+    templates: int | None
+    mix: str
+    layout: str
+    gpus_used: int | None
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """All answers in the store, by comparison in the order they came, and the search curves."""
+
+    answers: tuple[AnswerRow, ...]
+    curves: tuple[StoredCurve, ...]
+    questions: dict[int, str]
+
+
+def read_comparisons(store: Store) -> Comparisons:
+    """Every stored comparison."""
+    found = store.comparisons()
+    wanted = {row.plan_id for one in found for row in one.rows if row.plan_id is not None}
+    plans = {plan.id: plan for plan in store.plans() if plan.id in wanted} if wanted else {}
+    questions = question_names(found)
+    answers = [row for one in found for row in answer_rows(one, questions[one.id], plans)]
+    return Comparisons(tuple(answers), tuple(store.search_curves()), questions)
+
+
+def question_names(comparisons: Sequence[StoredComparison]) -> dict[int, str]:
+    """A name for every question; where two would have the same, the id stands behind it."""
+    names = {
+        one.id: f"{one.comparison.model.name} on {one.comparison.cluster.name} "
+        f"({one.comparison.cluster.gpus} GPUs)"
+        for one in comparisons
+    }
+    counts: dict[str, int] = defaultdict(int)
+    for name in names.values():
+        counts[name] += 1
+    return {i: f"{name} #{i}" if counts[name] > 1 else name for i, name in names.items()}
+
+
+def answer_rows(
+    stored: StoredComparison, question: str, plans: Mapping[int, StoredPlan]
+) -> list[AnswerRow]:
+    """The rows of one comparison."""
+    asked = stored.comparison
+    times = [row.iteration_ms for row in stored.rows if row.iteration_ms]
+    best = min(times, default=None)
+    rows = []
+    for row in stored.rows:
+        stored_plan = plans.get(row.plan_id) if row.plan_id is not None else None
+        plan = stored_plan.plan if stored_plan else None
+        time = row.iteration_ms or None
+        rows.append(
+            AnswerRow(
+                comparison_id=stored.id,
+                question=question,
+                suite=asked.suite,
+                model=asked.model.name,
+                cluster=asked.cluster.name,
+                gpus=asked.cluster.gpus,
+                created=stored.created,
+                planner=row.planner,
+                status=row.status,
+                reason=row.reason,
+                iteration_ms=time,
+                samples_per_s=1000 * asked.workload.global_batch / time if time else None,
+                relative=best / time if time and best else None,
+                search_s=row.search_s,
+                evaluations=row.evaluations,
+                rejected=dict(row.rejected),
+                plan_id=row.plan_id,
+                depth=max(t.depth for t in plan.templates) if plan else None,
+                templates=len(plan.templates) if plan else None,
+                mix=" + ".join(f"{n} × {gpu}" for gpu, n in gpus_held(plan)) if plan else "",
+                layout=layout_label(plan) if plan else "",
+                gpus_used=plan.gpus_used if plan else None,
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSummary:
+    """One planner over all questions. wins: where nobody was faster, by 0.1 % or more."""
+
+    planner: str
+    questions: int
+    answered: int
+    wins: int
+    median_relative_percent: float | None
+    worst_relative_percent: float | None
+    median_search_s: float | None
+    evaluations: int
+
+
+def by_planner(answers: Sequence[AnswerRow]) -> list[PlannerSummary]:
+    """A line per planner, most wins first."""
+    groups: dict[str, list[AnswerRow]] = defaultdict(list)
+    for row in answers:
+        groups[row.planner].append(row)
+    found = []
+    for planner, rows in groups.items():
+        shares = [100 * row.relative for row in rows if row.relative is not None]
+        searches = [row.search_s for row in rows if row.status != "unsupported"]
+        found.append(
+            PlannerSummary(
+                planner=planner,
+                questions=len(rows),
+                answered=len(shares),
+                wins=sum(share > 99.9 for share in shares),
+                median_relative_percent=statistics.median(shares) if shares else None,
+                worst_relative_percent=min(shares, default=None),
+                median_search_s=statistics.median(searches) if searches else None,
+                evaluations=sum(row.evaluations for row in rows),
+            )
+        )
+    return sorted(found, key=lambda s: (-s.wins, -(s.median_relative_percent or 0), s.planner))
+
+
+def median_curve(curves: Sequence[Sequence[CurvePoint]]) -> list[tuple[int, float]]:
+    """The median over seeds of best-so-far, at every evaluation count at which one got better.
+
+    A seed counts from its first plan on; before all have one, the median is over those that do.
+    """
+    counts = sorted({point.evaluations for curve in curves for point in curve})
+    found = []
+    for count in counts:
+        bests = []
+        for curve in curves:
+            reached = [
+                point.best_iteration_ms
+                for point in curve
+                if point.evaluations <= count and point.best_iteration_ms is not None
+            ]
+            if reached:
+                bests.append(min(reached))
+        if bests:
+            found.append((count, statistics.median(bests)))
+    return found

@@ -1,0 +1,128 @@
+"use strict";
+// The comparison page: one question, or all of them.
+(function () {
+  const W = Arachne.words;
+  let answers = [];
+  let view = [];
+  let planners = [];
+  let table;
+  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "x", "pentagon", "hexagram", "triangle-down"];
+  const colour = (planner) => `var(--c${(planners.indexOf(planner) % 8) + 1})`;
+  const symbol = (planner) => SYMBOLS[planners.indexOf(planner) % SYMBOLS.length];
+  const chosen = () => document.getElementById("choose").elements.question.value;
+  const present = () => planners.filter((planner) => view.some((row) => row.planner === planner));
+  const hover = (row) => `<b>${W.plot(row.planner)}</b>: ${W.plot(row.question, 70)}<br>${W.missing(row.iteration_ms) ? W.plot(row.status) + ", " + W.plot(row.reason, 80) : W.ms(row.iteration_ms) + ", " + W.number(row.samples_per_s) + " samples/s, " + W.percent(row.relative_percent) + " of the best"}<br>${W.plot(row.layout, 70)}<br>${W.plot(row.mix, 70)}<br>searched ${W.ms(1000 * row.search_s)}, ${W.number(row.evaluations)} plans priced`;
+  const columns = ["question", "planner", "status", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations", "depth", "templates", "mix"];
+  const rows = () => view.map((row) => columns.map((name) => row[name]));
+
+  Arachne.drawers.throughput = () => {
+    const found = view.filter((row) => !W.missing(row.relative_percent));
+    if (!found.length) return { ...Arachne.nothing("No planner found a plan"), said: "", columns, rows };
+    const questions = [...new Set(view.map((row) => row.question))];
+    const one = questions.length === 1;
+    const traces = present().map((planner) => {
+      const mine = found.filter((row) => row.planner === planner);
+      const y = mine.map((row) => (one ? W.plot(row.planner) : W.plot(row.question, 46)));
+      const common = { name: W.plot(planner), y, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
+      return one
+        ? { ...common, type: "bar", orientation: "h", x: mine.map((row) => row.samples_per_s), marker: { color: colour(planner) }, textposition: "none", showlegend: false }
+        : { ...common, type: "scatter", mode: "markers", x: mine.map((row) => row.relative_percent), marker: { color: colour(planner), symbol: symbol(planner), size: 12, line: { color: "var(--panel)", width: 1 } } };
+    });
+    const order = one ? present() : questions;
+    return {
+      traces, height: 130 + 34 * order.length,
+      layout: {
+        bargap: 0.35, xaxis: one ? { title: { text: "samples/s" }, rangemode: "tozero" } : { title: { text: "throughput, % of the best plan of the question" } },
+        yaxis: { type: "category", categoryorder: "array", categoryarray: order.map((name) => W.plot(name, 46)).reverse(), ticks: "" },
+      },
+      said: one ? `${questions[0]}: ${found.reduce((a, b) => (b.iteration_ms < a.iteration_ms ? b : a)).planner} is fastest.` : `${W.plural(questions.length, "question")}.`,
+      columns, rows,
+    };
+  };
+
+  Arachne.drawers.search = () => {
+    const found = view.filter((row) => !W.missing(row.relative_percent) && row.search_s > 0);
+    if (!found.length) return { ...Arachne.nothing("No search that found a plan"), said: "", columns, rows };
+    return {
+      traces: present().map((planner) => {
+        const mine = found.filter((row) => row.planner === planner);
+        return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.search_s), y: mine.map((row) => row.relative_percent), marker: { color: colour(planner), symbol: symbol(planner), size: 10, opacity: 0.85, line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
+      }),
+      layout: { xaxis: { type: "log", title: { text: "search time, s (log)" }, exponentformat: "none" }, yaxis: { title: { text: "throughput, % of the best" } } },
+      said: "Up and to the left is better.", columns, rows,
+    };
+  };
+
+  Arachne.drawers.space = () => {
+    const found = view.filter((row) => !W.missing(row.depth));
+    if (!found.length) return { ...Arachne.nothing("No plan to place"), said: "", columns, rows };
+    const shift = (planner) => (present().indexOf(planner) - (present().length - 1) / 2) * 0.09;
+    return {
+      traces: present().map((planner) => {
+        const mine = found.filter((row) => row.planner === planner);
+        return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.depth + shift(planner)), y: mine.map((row) => W.plot(row.mix, 40)), marker: { color: colour(planner), symbol: symbol(planner), size: mine.map((row) => 6 + 10 * (row.relative_percent / 100) ** 3), line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
+      }),
+      layout: { xaxis: { title: { text: "stages of the deepest template" }, dtick: 1 }, yaxis: { type: "category", ticks: "" } },
+      height: Math.max(420, 150 + 30 * new Set(found.map((row) => row.mix)).size),
+      said: "Larger marks are faster plans.", columns, rows,
+    };
+  };
+
+  Arachne.drawers.curves = () => {
+    const curves = Arachne.data.curves;
+    const wanted = chosen();
+    const mine = curves.filter((curve) => wanted === "" || String(curve.comparison) === wanted);
+    const first = mine.length ? mine[0].comparison : null;
+    const shown = mine.filter((curve) => curve.comparison === first);
+    const names = ["question", "phase", "planner", "seeds", "evaluations", "best_iteration_ms"];
+    if (!shown.length) return { ...Arachne.nothing("No search curve of this question was recorded"), said: "", columns: names, rows: [] };
+    return {
+      traces: shown.map((curve) => ({ type: "scatter", mode: "lines", name: W.plot(`${curve.planner}${curve.phase === "planning" ? "" : ", " + curve.phase}${curve.seeds > 1 ? ` (median of ${curve.seeds} seeds)` : ""}`), x: curve.evaluations, y: curve.best_ms, line: { color: colour(curve.planner), width: 2, shape: "hv", dash: curve.phase === "planning" ? "solid" : "dash" }, hovertemplate: "%{x} plans priced: %{y:.5~g} ms<extra>%{fullData.name}</extra>" })),
+      layout: { xaxis: { type: "log", title: { text: "plans priced (log)" }, exponentformat: "none" }, yaxis: { title: { text: "best iteration time so far, ms" } } },
+      said: shown[0].question + (wanted === "" && new Set(curves.map((c) => c.comparison)).size > 1 ? "; choose another question above." : "."),
+      columns: names,
+      rows: () => shown.flatMap((c) => c.evaluations.map((count, i) => [c.question, c.phase, c.planner, c.seeds, count, c.best_ms[i]])),
+    };
+  };
+
+  Arachne.startPage = (data) => {
+    if (!data.answers.length) return;
+    answers = data.answers.map((row) => Object.fromEntries(data.columns.map((name, i) => [name, row[i]])));
+    planners = [...new Set([...data.planners, ...data.curves.map((curve) => curve.planner)])];
+    const pages = new Set(data.plan_pages);
+    const plan = (value) => {
+      if (W.missing(value)) return "–";
+      if (!pages.has(value)) return "plan " + value;
+      const link = document.createElement("a");
+      link.href = `plan-${value}.html`;
+      link.textContent = "plan " + value;
+      return link;
+    };
+    table = new Arachne.DataTable(document.getElementById("answers"), [
+      { key: "question", title: "Question", type: "text", wide: true, heading: true },
+      { key: "planner", title: "Planner", type: "text" },
+      { key: "status", title: "Status", type: "text" },
+      { key: "iteration_ms", title: "Iteration", type: "number", format: W.ms },
+      { key: "samples_per_s", title: "Samples/s", type: "number", format: W.number },
+      { key: "relative_percent", title: "Of the best", type: "number", format: W.percent },
+      { key: "search_s", title: "Search", type: "number", format: (v) => W.ms(1000 * v) },
+      { key: "evaluations", title: "Plans priced", type: "number", format: W.number },
+      { key: "gpus_used", title: "GPUs used", type: "number", format: (v, row) => (W.missing(v) ? "–" : `${W.number(v)} of ${W.number(row.gpus)}`) },
+      { key: "depth", title: "Depth", type: "number", format: W.number },
+      { key: "templates", title: "Templates", type: "number", format: W.number },
+      { key: "layout", title: "Layout", type: "text", wide: true },
+      { key: "plan_id", title: "Plan", type: "number", format: plan },
+      { key: "reason", title: "Reason", type: "text", wide: true },
+    ], { pager: document.getElementById("answers-pager"), none: "No answer." });
+    const form = document.getElementById("choose");
+    const questions = new Map(answers.map((row) => [String(row.comparison_id), row.question]));
+    form.elements.question.replaceChildren(new Option(`all ${questions.size} questions`, ""), ...[...questions].map(([id, name]) => new Option(name.length > 70 ? name.slice(0, 69) + "…" : name, id)));
+    const show = () => {
+      view = answers.filter((row) => chosen() === "" || String(row.comparison_id) === chosen());
+      table.set(view);
+    };
+    form.addEventListener("change", () => { show(); Arachne.drawAll(); });
+    form.addEventListener("submit", (event) => event.preventDefault());
+    show();
+  };
+})();
