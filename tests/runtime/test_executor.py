@@ -157,6 +157,12 @@ def test_the_loss_over_steps_equals_that_of_one_process(
     assert found[0][-1] < found[0][0]
 
 
+def test_the_same_seed_gives_the_same_losses_bit_by_bit(tmp_path: Path) -> None:
+    plan = make_plan(tiny_model("mixtral"), [Pipe(1, [(2, 1, 2, 1), (1, 1)], [(2, 1), (2, 1)])])
+    first = run_ranks(plan.gpus_used, tmp_path / "first", _losses, plan)
+    assert run_ranks(plan.gpus_used, tmp_path / "second", _losses, plan) == first
+
+
 def _actions(rank: int, plan: Plan) -> Any:
     step = _executor(plan, rank).step(0)
     return step.elapsed_ms, step.actions

@@ -1,0 +1,28 @@
+"""What a process is before it loads torch: pinned, one thread, gone when its parent is."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the one that started it ends, however it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the command that started this process is gone")
+
+
+def core_for(number: int, cores: list[int]) -> int:
+    """The core of process `number` on a host: round robin over those that may be used."""
+    return cores[number % len(cores)]
+
+
+def single_threaded(environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which numeric libraries start one thread: processes are the parallelism."""
+    ones = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return environment | ones

@@ -1,0 +1,142 @@
+"""What ranks report of an iteration, and the iteration put together from all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from specs.layout import ranks_of
+from specs.plan import Plan
+
+COMPUTE = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One iteration on one rank.
+
+    elapsed_ms: from its start, behind a barrier of all ranks, to its end. loss: this rank's part of
+    the loss per token of the global batch. started_s: wall clock. reference_ms: the reference
+    work before and after. actions: (kind, micro-batch, start ms, end ms) since the start.
+    """
+
+    iteration: int
+    rank: int
+    elapsed_ms: float
+    loss: float
+    peak_bytes: int
+    started_s: float
+    reference_ms: tuple[float, float]
+    actions: tuple[tuple[str, int, float, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> RankStep:
+        """The step of plain values."""
+        values = dict(message)
+        values["reference_ms"] = tuple(message["reference_ms"])
+        values["actions"] = tuple(tuple(action) for action in message["actions"])
+        return cls(**values)
+
+    def total_ms(self, *kinds: str) -> float:
+        """Time in actions of these kinds, in ms."""
+        return sum(end - start for kind, _, start, end in self.actions if kind in kinds)
+
+    def each_ms(self, kind: str) -> list[float]:
+        """Time of each action of a kind, in ms, in order."""
+        return [end - start for k, _, start, end in self.actions if k == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration of a plan; steps by rank."""
+
+    number: int
+    warm_up: bool
+    steps: tuple[RankStep, ...]
+
+    @property
+    def ms(self) -> float:
+        """Wall clock of the optimizer step: that of the slowest rank."""
+        return max(step.elapsed_ms for step in self.steps)
+
+    @property
+    def loss(self) -> float:
+        """Loss per token of the whole global batch."""
+        return sum(step.loss for step in self.steps)
+
+    @property
+    def reference_ms(self) -> tuple[float, float]:
+        """The reference work before and after the iteration, median over the ranks."""
+        before = median(step.reference_ms[0] for step in self.steps)
+        return before, median(step.reference_ms[1] for step in self.steps)
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Highest memory of each rank."""
+        return tuple(step.peak_bytes for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What one stage of one template took in the counted iterations: medians in ms.
+
+    forward_ms, backward_ms: of one micro-batch, collectives inside layers included.
+    send_ms, receive_ms: of one iteration; receiving includes waiting. sync_ms, update_ms: once an
+    iteration.
+    """
+
+    template: int
+    stage: int
+    forward_ms: float
+    backward_ms: float
+    send_ms: float
+    receive_ms: float
+    sync_ms: float
+    update_ms: float
+
+    @property
+    def compute_ms(self) -> float:
+        """Forward and backward of one micro-batch."""
+        return self.forward_ms + self.backward_ms
+
+
+def stage_times(plan: Plan, iterations: Sequence[Iteration]) -> tuple[StageTimes, ...]:
+    """The times of every stage, over its replicas, ranks and the iterations given (no warm-up).
+
+    Full micro-batches only: a short last one is faster, and is priced as a full one.
+    """
+    found = []
+    places = ranks_of(plan)
+    for k, template in enumerate(plan.templates):
+        for s in range(template.depth):
+            own = [p for p in places if (p.template, p.stage) == (k, s)]
+            steps = [i.steps[p.rank] for i in iterations for p in own]
+            full = [(i.steps[p.rank], _full(plan, k, p.replica)) for i in iterations for p in own]
+            forward = [ms for step, n in full for ms in step.each_ms("forward")[:n]]
+            backward = [ms for step, n in full for ms in step.each_ms("backward")[:n]]
+            found.append(
+                StageTimes(
+                    k,
+                    s,
+                    median(forward),
+                    median(backward),
+                    *(
+                        median(step.total_ms(kind) for step in steps)
+                        for kind in ("send", "receive", "sync", "update")
+                    ),
+                )
+            )
+    return tuple(found)
+
+
+def _full(plan: Plan, template: int, replica: int) -> int:
+    """Full micro-batches of a replica; of one that has only a short one, that one."""
+    share = plan.templates[template].replicas[replica]
+    short = share.last_micro_batch < plan.templates[template].micro_batch
+    return max(1, share.micro_batches - short)
