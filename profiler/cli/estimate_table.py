@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -44,7 +44,7 @@ def estimate_document(
 def estimate_tables(document: Document) -> Iterator[Table]:
     """The layers at the smallest micro-batch, where the constants are from, what was refused."""
     yield _layer_table(document)
-    yield _provenance_table(document)
+    yield constants_table(document["provenance"], document["constants_version"])
     if document["refused"]:
         yield _refusal_table(document)
 
@@ -117,9 +117,11 @@ _SHORT = {
 }
 
 
-def _provenance_table(document: Document) -> Table:
-    """A line per GPU type: on which type the constants of each part were fitted."""
-    version = document["constants_version"]
+def constants_table(provenance: Mapping[str, Sequence[Document]], version: str) -> Table:
+    """A line per GPU type: on which type the constants of each part were fitted.
+
+    provenance: by GPU type, the parts of `profiler.estimates.question.provenance` as JSON.
+    """
     table = Table(
         title=f"On which GPU type the constants were fitted (version {version})",
         title_justify="left",
@@ -131,7 +133,7 @@ def _provenance_table(document: Document) -> Table:
     table.add_column("gpu", no_wrap=True)
     for name in (*_SHORT.values(), "links"):
         table.add_column(name, overflow="fold")
-    for gpu, parts in document["provenance"].items():
+    for gpu, parts in provenance.items():
         words = {part["component"]: _where(part) for part in parts}
         links = [f"{name[6:]}: {word}" for name, word in words.items() if name.startswith("links ")]
         table.add_row(gpu, *(words[name] for name in _SHORT), "\n".join(links))

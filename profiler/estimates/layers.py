@@ -36,7 +36,8 @@ def estimate_layer(
 
     Times in ms of one micro-batch, memory in bytes, as a LayerProfile defines them. Embedding and
     head take no host floor and are never recomputed. Raises SpecError for a layer that is known
-    only by sizes, for `cpu`, and for a topology that the GPU type does not come in.
+    only by sizes, for `cpu`, for flash attention where none was fitted, and for a topology that
+    the GPU type does not come in.
     """
     style = style or Style()
     if layer.flag("dataset"):
@@ -50,6 +51,11 @@ def estimate_layer(
     card = device(key.gpu)
     shard = Shard(layer, key.micro_batch, key.seq_len, key.dtype, key.tp, key.ep, key.etp)
     attention = style.attention or default_attention(card)
+    if attention is AttentionKernel.FLASH and card.attention is None:
+        raise SpecError(
+            f"no flash attention kernel was measured on {key.gpu}, expected unfused attention: "
+            "leave --attention out"
+        )
     forward, backward, comm = _times(card, shard, key, attention)
     # Kernels of transformers keep no scores anywhere: where flash was not fitted, a
     # memory-efficient kernel runs, whose time nobody fitted either.

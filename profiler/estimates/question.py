@@ -179,6 +179,13 @@ def _notes(question: Question) -> list[str]:
     return notes
 
 
+def constants_version_of(origin: str) -> str:
+    """The version of the constants in the origin of an estimated run; "" where it has none."""
+    _, _, rest = origin.rpartition("constants ")
+    version = rest.removesuffix(")")
+    return version if rest.endswith(")") else ""
+
+
 def provenance(gpu: str, topologies: tuple[Topology, ...]) -> list[Component]:
     """Where the parts of a GPU type's estimates come from: fitted, carried over, set by hand."""
     return [

@@ -15,7 +15,7 @@ from db.store import Store, open_store
 from profiler.calibration import constants_version
 from profiler.cli import main
 from profiler.estimate import Outcome, estimate, estimate_missing
-from profiler.estimates.question import Question, answer
+from profiler.estimates.question import Question, answer, constants_version_of
 from specs.cluster import Cluster, Node
 from specs.errors import SpecError
 from specs.model import load_model
@@ -93,6 +93,12 @@ def test_the_origin_is_a_command_with_the_model_s_config_and_the_constants(store
         "--micro-batch 1,4 --seq-len 128 --dtype fp32 --recompute none --optimizer adamw "
         f"(config {TINY.config_hash}, constants {constants_version()})"
     )
+
+
+def test_the_version_of_the_constants_can_be_read_from_an_origin() -> None:
+    assert constants_version_of(question().origin) == constants_version()
+    assert constants_version_of("arachne-prof run --gpu cpu") == ""
+    assert constants_version_of("") == ""
 
 
 def test_the_same_estimate_again_adds_nothing(store: Store) -> None:
@@ -289,6 +295,7 @@ def test_a_dry_run_shows_the_same_figures_and_makes_no_store(tmp_path: Path) -> 
         (("--gpu", "a6000", "--topology", "nvswitch"), 1, "does not come with nvswitch"),
         (("--gpu", "h100", "--model", "sailor-opt-350m"), 1, "known only by their sizes"),
         (("--gpu", "h100", "--model", "nowhere.json"), 1, "no model 'nowhere.json'"),
+        (("--gpu", "v100-16gb", "--attention", "flash"), 1, "no flash attention kernel"),
         (("--gpu", "h999"), 2, "is not one of"),
         (("--gpu", "h100", "--tp", "0"), 2, "whole numbers of at least 1"),
         ((), 2, "--gpu"),
