@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports import regression
+from reports.accuracy import read_accuracy
 from reports.accuracy_page import accuracy_document, accuracy_page
 from reports.compare_page import compare_page
 from reports.comparisons import read_comparisons
@@ -29,9 +30,14 @@ def _index(store: Store, provenance: Provenance, plans: Collection[int]) -> Page
 
 
 def _accuracy(store: Store, provenance: Provenance, plans: Collection[int]) -> Page:
-    found = read_contents(store).accuracy
+    found = read_accuracy(store)
     return accuracy_page(
-        found, store.profile_runs(), provenance, plan_pages=sorted(plans), links=page_links()
+        found,
+        store.profile_runs(),
+        provenance,
+        document=accuracy_document(found, provenance, None),
+        plan_pages=sorted(plans),
+        links=page_links(),
     )
 
 
@@ -103,7 +109,7 @@ def _write_accuracy(
 ) -> Path:
     """The accuracy page, compared with the report that lay in the folder before."""
     earlier = regression.read_earlier(directory / "accuracy.json", must_exist=False)
-    found = read_contents(store).accuracy
+    found = read_accuracy(store)
     change = regression.against(earlier, found.rows)
     document = accuracy_document(found, provenance, change, earlier)
     page = accuracy_page(

@@ -26,6 +26,7 @@ def serve(port: int, show: bool, store: str | None) -> None:
 
     Example: arachne-report serve --port 8237
     """
+    import contextlib
     import functools
 
     from db.store import open_store
@@ -36,4 +37,5 @@ def serve(port: int, show: bool, store: str | None) -> None:
     with PageServer(port, functools.partial(open_store, store), provenance) as server:
         click.echo(server.address)
         open_in_browser(server.address, show)
-        server.serve_forever()
+        with contextlib.suppress(KeyboardInterrupt):  # that is how it is meant to end
+            server.serve_forever()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from db.records import (
     ComparisonRow,
@@ -14,11 +15,23 @@ from db.records import (
 )
 from db.store import Store
 from specs.cluster import Cluster, cluster_from_document
+from specs.gpu import gpu_type
 from specs.measurement import Measurement
 from specs.model import Model, load_model
 from specs.plan import Place, Plan, Replica, Stage, Template
 from specs.prediction import Prediction, StageMemory, StagePrediction
-from specs.profile import NewRun, RunStatus, Source
+from specs.profile import (
+    EntryStatus,
+    HostProfile,
+    LayerKey,
+    LayerProfile,
+    LayerRefusal,
+    LinkProfile,
+    NewRun,
+    Operation,
+    RunStatus,
+    Source,
+)
 from specs.workload import Workload
 
 GIB = 2.0**30
@@ -70,7 +83,7 @@ def straight_plan(
     return Plan(
         planner,
         model,
-        Workload(global_batch, 128),
+        replace(model.default_workload, global_batch=global_batch),
         cluster,
         (
             Template(
@@ -132,6 +145,65 @@ def predicted(
 def profile_run(store: Store, source: Source, origin: str = "a test", **facts: str) -> int:
     """A complete profile run without rows."""
     run = store.start_run(NewRun(source, origin, **facts))
+    store.finish_run(run, RunStatus.COMPLETE)
+    return run
+
+
+def fill_with_profiles(
+    store: Store,
+    gpus: Sequence[str],
+    *,
+    source: Source = Source.MEASURED,
+    factor: float = 1.0,
+    origin: str = "arachne-prof run",
+) -> int:
+    """Layers, links and host of tiny-llama-test on these GPU types, at TP 1 and 2; the run's id.
+
+    A block takes factor * micro-batch / TP ms forward on the first type, twice that backward;
+    each further type is half as fast again.
+    """
+    model = load_model("tiny-llama-test")
+    workload = model.default_workload
+    store.add_model(model)
+    run = store.start_run(NewRun(source, origin, licence="none", torch_version="2.13.0"))
+    rows: list[LayerProfile | LayerRefusal] = []
+    links: list[LinkProfile] = []
+    for i, gpu in enumerate(gpus):
+        topology = gpu_type(gpu).default_topology
+        for layer in model.layer_types:
+            for tp in (1, 2):
+                for micro_batch in (1, 2, 4):
+                    key = LayerKey(
+                        *(gpu, layer.hash, tp, micro_batch, workload.seq_len, workload.dtype),
+                        *(workload.recompute, workload.optimizer, topology),
+                    )
+                    if tp == 2 and micro_batch == 4 and layer.kind.value == "head":
+                        rows.append(LayerRefusal(key, EntryStatus.OUT_OF_MEMORY, "no room"))
+                        continue
+                    forward = factor * micro_batch / tp * 1.5**i
+                    rows.append(
+                        LayerProfile(
+                            key,
+                            forward_ms=forward,
+                            backward_ms=2 * forward,
+                            comm_ms=0.1 * (tp - 1),
+                            update_ms=0.3,
+                            activation_bytes=1_000_000 * micro_batch,
+                            transient_bytes=500_000,
+                            parameter_bytes=4 * layer.parameters // tp,
+                            samples=20,
+                            forward_mad_ms=0.01 * forward,
+                            backward_mad_ms=0.02 * forward,
+                        )
+                    )
+        for operation in Operation:
+            for nbytes in (2**12, 2**16, 2**20, 2**24):
+                # 20 us and 10 GB/s
+                time = 0.02 + nbytes / 1e7
+                links.append(LinkProfile(gpu, topology, operation, 2, nbytes, time, samples=9))
+        store.add_host_profile(run, HostProfile(gpu, 0.05, 10**9, 30 * 10**9))
+    store.add_layer_profiles(run, rows)
+    store.add_link_profiles(run, links)
     store.finish_run(run, RunStatus.COMPLETE)
     return run
 
