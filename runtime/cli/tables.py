@@ -83,7 +83,8 @@ def _remarks(result: Comparison) -> list[str]:
     )
     if result.slowdown is not None:
         lines.append(
-            f"machine: {result.slowdown:+.1%} against the profile that the prediction comes from"
+            f"machine: {result.slowdown:+.1%} against the profile that the prediction comes from; "
+            f"at that speed predicted {_ms(result.scaled_ms)} ({_percent(result.scaled_error)})"
         )
         if result.steady is None:
             lines.append(

@@ -70,6 +70,8 @@ def test_iterations_on_a_slower_machine_do_not_count_as_steady() -> None:
     assert slow.steady is None
     # Of 7.0 7.2 7.2 7.4 7.4 14.0 the median is 7.3.
     assert slow.slowdown == pytest.approx(7.3 / 5 - 1)
+    assert slow.scaled_ms == pytest.approx(90 * 7.3 / 5)
+    assert slow.scaled_error == pytest.approx(90 * 7.3 / 5 / 102 - 1)
 
 
 def test_a_short_last_micro_batch_is_left_out_of_the_stage_times() -> None:
