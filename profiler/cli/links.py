@@ -35,6 +35,13 @@ from specs.door import (
 @click.option(
     "--allow-busy", is_flag=True, help="Measure on GPUs that others use or that throttle."
 )
+@click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Windows of a transfer until the machine holds still in one; 1 takes what comes.",
+)
 @store_option
 @json_option
 @verbosity_options
@@ -43,6 +50,7 @@ def links(
     ranks: tuple[int, ...] | None,
     max_bytes: int | None,
     allow_busy: bool,
+    tries: int,
     store: str,
     as_json: bool,
 ) -> None:
@@ -71,6 +79,7 @@ def links(
     from profiler.measure.defaults import default_tps
     from profiler.measure.interrupts import as_keyboard_interrupt
     from profiler.measure.links import largest_bytes, measure_links
+    from profiler.measure.patience import Patience
 
     progress = LinkProgress(err)
     with progress, as_keyboard_interrupt():
@@ -81,6 +90,7 @@ def links(
             max_bytes or largest_bytes(devices),
             lambda: open_store(store),
             progress,
+            Patience.of_tries(tries),
         )
     document = links_document(run_id, outcomes)
     if as_json:

@@ -78,6 +78,13 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-busy", is_flag=True, help="Measure on GPUs that others use or that throttle."
 )
+@click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Windows of an entry until the machine holds still in one; 1 takes what comes.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and inputs.")
 @store_option
 @json_option
@@ -94,6 +101,7 @@ def run(
     resume: bool,
     dry_run: bool,
     allow_busy: bool,
+    tries: int,
     seed: int,
     store: str,
     as_json: bool,
@@ -147,12 +155,20 @@ def run(
     from profiler.cli.run_progress import Progress
     from profiler.cli.run_table import run_document, run_tables
     from profiler.measure.interrupts import as_keyboard_interrupt
+    from profiler.measure.patience import Patience
     from profiler.measure.run import measure
 
     progress = Progress(err)
     with progress, as_keyboard_interrupt():
         finished = measure(
-            question, devices, host, lambda: open_store(store), progress, resume=resume, seed=seed
+            question,
+            devices,
+            host,
+            lambda: open_store(store),
+            progress,
+            resume=resume,
+            seed=seed,
+            patience=Patience.of_tries(tries),
         )
     with open_store(store) as opened:
         document = run_document(opened, finished, chosen)

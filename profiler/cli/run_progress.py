@@ -92,11 +92,6 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, total=self._total)
 
-    def host_started(self) -> None:
-        """Before the overhead of the host is measured."""
-        if self._bar is not None:
-            self._bar.update(self._task, description="host overhead")
-
     def entry_started(self, entry: Entry) -> None:
         """Name the entry that is being measured."""
         if self._bar is not None:

@@ -129,7 +129,7 @@ def _figures(document: Document) -> Table:
     first = document["rows"][0]
     table = Table(
         title=f"{first['gpu']}, length {first['seq_len']}, {first['dtype']}, {first['optimizer']}: "
-        "medians in ms ± median absolute deviation in %, memory in MiB",
+        "medians in ms ± median absolute deviation, memory in MiB",
         title_justify="left",
         caption="! unsteady, or a spread above 10 %" if _any_marked(document) else None,
         caption_justify="left",
@@ -138,7 +138,7 @@ def _figures(document: Document) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("layer", no_wrap=True)
-    columns = ("TP", "batch", "forward", "backward", "collectives", "update", "kept", "peak")
+    columns = ("TP", "batch", "forward", "backward", "comm", "update", "kept", "peak")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for row in document["rows"]:
@@ -167,10 +167,10 @@ def _marked(row: Document, part: str) -> bool:
 
 
 def _time(row: Document, part: str) -> str:
-    """A time with its spread: "3.51 ±2%!"."""
+    """A time with its spread: "3.51±2%!"."""
     ms, mad_ms = row[f"{part}_ms"], row[f"{part}_mad_ms"]
     digits = 2 if ms >= 1 else 3
-    spread = f" ±{mad_ms / ms:.0%}" if mad_ms is not None and ms > 0 else ""
+    spread = f"±{mad_ms / ms:.0%}" if mad_ms is not None and ms > 0 else ""
     return f"{ms:.{digits}f}{spread}{'!' if _marked(row, part) else ''}"
 
 

@@ -93,8 +93,13 @@ class LayerBench:
         # Steps of length 0 do all the arithmetic and leave the weights alone: hundreds of steps on
         # one micro-batch would end in gradients so small that the CPU takes its slow path for them.
         self._optimizer = build_optimizer(parameters, key.optimizer, key.dtype, learning_rate=0.0)
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+        # One flat buffer, as the runtime has for each set of owners.
+        self._gradients = torch.zeros(
+            sum(p.numel() for p in parameters), dtype=dtype, device=device
+        )
+        pieces = torch.split(self._gradients, [p.numel() for p in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
         # The same on every rank of a group: activations are replicated inside it.
         random = torch.Generator().manual_seed(seed)
         shape_BS = (key.micro_batch, key.seq_len)
@@ -107,10 +112,7 @@ class LayerBench:
 
     def zero_gradients(self) -> None:
         """Start a new iteration: the sums of gradients begin at 0 again."""
-        for layer in self.layers:
-            for parameter in layer.parameters():
-                assert parameter.grad is not None
-                parameter.grad.zero_()
+        self._gradients.zero_()
 
     def timed_passes(self, count: int) -> list[PassTimes]:
         """Run `count` passes over all copies; times are per layer."""
@@ -212,12 +214,13 @@ class LayerBench:
         ).end_bytes
 
     def timed_updates(self, count: int) -> list[float]:
-        """Run `count` optimizer steps over all copies; ms per layer."""
+        """Run `count` optimizer steps over all copies, and forget the gradients; ms per layer."""
         watches = []
         for _ in range(count):
             watch = Stopwatch(self.device)
             watch.mark()
             self._optimizer.step()
+            self.zero_gradients()
             watch.mark()
             watches.append(watch)
         return [watch.intervals_ms()[0] / len(self.layers) for watch in watches]

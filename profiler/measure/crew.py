@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, BinaryIO
 
 from profiler.host import Devices
+from runtime.process import core_for, single_threaded
 from specs.errors import RunError
 from specs.model import Model
 from specs.profile import EntryStatus
@@ -27,7 +28,7 @@ GRACE_S = 1.0  # after one worker's complaint: time for the culprit's own word t
 LOG_TAIL_BYTES = 4000
 
 
-class CrewError(Exception):
+class CrewError(RunError):
     """The crew could not answer: it is gone, and this is what to record."""
 
     def __init__(self, status: EntryStatus, reason: str) -> None:
@@ -146,10 +147,9 @@ class Crew:
         ours, theirs = socket.socketpair()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         setup = self.setup | {"rank": rank, "parent": os.getpid()}
-        environment = dict(os.environ)
-        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = single_threaded(dict(os.environ))
         if self.devices.is_cpu:
-            setup["core"] = self.devices.cores[rank]
+            setup["core"] = core_for(rank, list(self.devices.cores))
             environment |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         else:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices.gpus[rank].uuid

@@ -19,6 +19,11 @@ class Patience:
     windows: int = 3
     extra_time: float = 1.0
 
+    @classmethod
+    def of_tries(cls, tries: int) -> Patience:
+        """Up to `tries` windows an entry; with one, nothing is measured a second time."""
+        return cls(windows=tries, extra_time=1.0 if tries > 1 else 0.0)
+
     def for_work(self, expected_s: float) -> float:
         """Seconds to wait for work that should take expected_s."""
         return self.answer_s + self.answer_factor * expected_s

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from profiler.host import Devices, HostFacts
-from profiler.measure.crew import Crew
+from profiler.measure.crew import Crew, CrewError
 from profiler.measure.entries import Entry, Question, entries_of
 from profiler.measure.patience import Patience
-from profiler.measure.session import Listener, Outcome, Session
-from profiler.measure.timing import drift, same_speed
+from profiler.measure.session import Answers, Listener, Outcome, Session
+from profiler.measure.timing import drift, figure, same_speed, steady
 from specs.errors import ArachneError, RunError
 from specs.profile import (
     EntryStatus,
+    HostProfile,
     LayerKey,
+    LayerRefusal,
     NewRun,
     ProfileRun,
     RunStatus,
@@ -81,57 +83,119 @@ def measure(
     the store fails.
     """
     entries, refusals = entries_of(question)
+    patience = patience or Patience()
+    if not entries:
+        return _only_refused(question, host, open_store, refusals)
     tps = sorted({entry.key.tp for entry in entries})
     limit = devices.usable_bytes // devices.count if devices.is_cpu else None
     with Crew(devices, question.model, tps, memory_limit_bytes=limit, seed=seed) as crew:
         words = crew.start()
         if words[0]["problem"]:
             raise RunError(words[0]["problem"])
-        base_ms = crew.reference_ms()
+        new = NewRun(
+            source=Source.MEASURED,
+            origin=question.origin,
+            host=host.fingerprint,
+            driver=host.gpu_report.driver if not devices.is_cpu else "",
+            torch_version=words[0]["torch"],
+            nccl_version=words[0]["nccl"],
+            seed=seed,
+            reference_ms=crew.reference_ms(),
+        )
         with open_store() as store:
-            new = NewRun(
-                source=Source.MEASURED,
-                origin=question.origin,
-                host=host.fingerprint,
-                driver=host.gpu_report.driver if not devices.is_cpu else "",
-                torch_version=words[0]["torch"],
-                nccl_version=words[0]["nccl"],
-                seed=seed,
-                reference_ms=base_ms,
-            )
             old = unfinished_run(store, new) if resume else None
             store.add_model(question.model)
-            if old is not None:
+            if old is None:
+                run_id = store.start_run(new)
+            else:
                 run_id = old.id
                 store.resume_run(run_id)
-                base_ms = min(base_ms, old.run.reference_ms or base_ms)
-            else:
-                run_id = store.start_run(new)
-            try:
-                done = {
-                    key
-                    for key, status in store.entries(run_id).items()
-                    if status not in _WORTH_ANOTHER_TRY
-                }
+            session = Session(crew, store, run_id, _fastest_ms(new, old), listener, patience)
+            with _failed_unless_finished(store, run_id):
+                done = _done(store, run_id)
                 left = [entry for entry in entries if entry.key not in done]
                 listener.run_started(run_id, left, len(done), old is not None)
-                session = Session(crew, store, run_id, base_ms, listener, patience or Patience())
+                if left and not store.host_profiles(run_id=run_id):
+                    row = host_row(crew, devices, question, words, patience)
+                    store.add_host_profile(run_id, row)
                 outcomes = session.run(left, refusals, done)
-                finished = Finished(
-                    run_id,
-                    outcomes,
-                    len(done),
-                    session.reference_ms,
-                    drift(base_ms, crew.reference_ms()),
-                )
                 measured = EntryStatus.OK in store.entries(run_id).values()
                 store.finish_run(run_id, RunStatus.COMPLETE if measured else RunStatus.FAILED)
-            except BaseException:
-                # Best effort: a full disk that broke the run may refuse this word as well.
-                with contextlib.suppress(ArachneError):
-                    store.finish_run(run_id, RunStatus.FAILED)
-                raise
-    return finished
+        drifted = drift(new.reference_ms or 1.0, crew.reference_ms())
+    return Finished(run_id, outcomes, len(done), session.reference_ms, drifted)
+
+
+def _only_refused(
+    question: Question,
+    host: HostFacts,
+    open_store: Callable[[], Store],
+    refusals: list[LayerRefusal],
+) -> Finished:
+    """Keep the reasons where arithmetic alone refuses every key: no process has to start."""
+    with open_store() as store:
+        store.add_model(question.model)
+        run_id = store.start_run(
+            NewRun(source=Source.MEASURED, origin=question.origin, host=host.fingerprint)
+        )
+        store.add_layer_profiles(run_id, refusals)
+        store.finish_run(run_id, RunStatus.FAILED)
+    return Finished(run_id)
+
+
+def _fastest_ms(new: NewRun, old: ProfileRun | None) -> float:
+    """The reference work at its fastest, of this start and of the one that is resumed."""
+    timings = [new.reference_ms, old.run.reference_ms if old else None]
+    return min(ms for ms in timings if ms is not None)
+
+
+def _done(store: Store, run_id: int) -> set[LayerKey]:
+    """Keys that need no further try."""
+    entries = store.entries(run_id).items()
+    return {key for key, status in entries if status not in _WORTH_ANOTHER_TRY}
+
+
+@contextlib.contextmanager
+def _failed_unless_finished(store: Store, run_id: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        # Best effort: a full disk that broke the run may refuse this word as well.
+        with contextlib.suppress(ArachneError):
+            store.finish_run(run_id, RunStatus.FAILED)
+        raise
+
+
+def host_row(
+    crew: Crew, devices: Devices, question: Question, words: Answers, patience: Patience
+) -> HostProfile:
+    """What a process of this host costs before any layer, and per micro-batch beside its layers.
+
+    words: the first words of the processes, with the memory each takes without a layer. Raises
+    RunError where the overhead cannot be measured: without it no plan can be priced.
+    """
+    samples: list[float] = []
+    for _ in range(patience.windows):
+        try:
+            answers = crew.ask(
+                {"do": "overhead", "dtype": question.dtype.value}, patience.for_work(2.0)
+            )
+        except CrewError as error:
+            raise RunError(
+                f"the overhead of a micro-batch cannot be measured: {error.reason}"
+            ) from None
+        window = [sample for answer in answers for sample in answer["overhead_ms"]]
+        if all(steady(answer["before_ms"], answer["after_ms"]) for answer in answers):
+            samples = window
+            break
+        samples += window
+    overhead = figure(samples)
+    return HostProfile(
+        gpu=devices.gpu,
+        host_ms=overhead.ms,
+        framework_bytes=max(word["framework_bytes"] for word in words),
+        usable_bytes=devices.usable_bytes,
+        host_mad_ms=overhead.mad_ms,
+    )
 
 
 def unfinished_run(store: Store, new: NewRun) -> ProfileRun | None:

@@ -92,6 +92,8 @@ class Session:
                 self._keep(outcomes, outcome)
         until = time.monotonic() + self.patience.extra_time * (time.monotonic() - begun)
         suspects = [outcome for outcome in outcomes.values() if self.suspect(outcome)]
+        if not self.patience.extra_time:
+            suspects = []
         if suspects:
             self.listener.again([outcome.entry for outcome in suspects])
         for old in suspects:

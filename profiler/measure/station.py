@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from profiler.measure.bench import LayerBench
 from profiler.measure.messages import key_of
+from profiler.measure.overhead import measure_overhead
 from profiler.measure.transfers import Link
 from runtime.drift import reference_ms
 from runtime.families import family_of
@@ -21,6 +23,7 @@ from specs.gpu import gpu_type
 from specs.layer import LayerType
 from specs.model import Model
 from specs.profile import Operation
+from specs.workload import DType
 
 Message = dict[str, Any]
 
@@ -116,6 +119,7 @@ class Station:
             "reference": self._reference,
             "open_link": self._open_link,
             "time_link": self._time_link,
+            "overhead": self._overhead,
         }
         return answers[message["do"]](message)
 
@@ -126,6 +130,8 @@ class Station:
     def _prepare(self, message: Message) -> Message:
         """Build the layer of a key, measure its memory, warm it up; the times of a warm pass."""
         self.bench = None
+        gc.unfreeze()
+        gc.collect()
         key = key_of(message["key"])
         if key.tp not in self.groups:
             self._meet()
@@ -141,6 +147,8 @@ class Station:
         )
         self.bench.timed_passes(1)
         memory = self.bench.memory()
+        gc.collect()
+        gc.freeze()  # as the runtime does: collections then look at new objects only
         self._meet()
         passes = self.bench.timed_passes(_WARM_PASSES)[1:]
         updates = self.bench.timed_updates(_WARM_UPDATES)[1:]
@@ -213,6 +221,20 @@ class Station:
             "idle": self.link is None,
             "before_ms": before,
             "times_ms": times,
+            "after_ms": reference_ms(self.device),
+        }
+
+    def _overhead(self, message: Message) -> Message:
+        """Run the executor on next to no work, between two timings of the reference work."""
+        self.bench = None
+        self._meet()
+        before = reference_ms(self.device)
+        samples_ms = measure_overhead(
+            self.setup["gpu"], self.setup["ranks"], self.rank, DType(message["dtype"]), self.device
+        )
+        return {
+            "before_ms": before,
+            "overhead_ms": samples_ms,
             "after_ms": reference_ms(self.device),
         }
 

@@ -6,19 +6,17 @@ to its core before torch is imported, and dies with its parent.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Message = dict[str, Any]
+from runtime.process import die_with_parent
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+Message = dict[str, Any]
 
 
 def main() -> None:
@@ -61,9 +59,7 @@ def _exchange(
 
 def _become(setup: Message) -> None:
     """Pinned, with a memory limit, and gone when the parent is."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != setup["parent"]:
-        sys.exit("the command that started this process is gone")
+    die_with_parent(setup["parent"])
     if "core" in setup:
         os.sched_setaffinity(0, {setup["core"]})
     if setup["memory_limit_bytes"]:
