@@ -153,7 +153,7 @@ def run(
 
     from db.store import open_store
     from profiler.cli.run_progress import Progress
-    from profiler.cli.run_table import run_document, run_tables
+    from profiler.cli.run_result import run_document, run_tables
     from profiler.measure.interrupts import as_keyboard_interrupt
     from profiler.measure.patience import Patience
     from profiler.measure.run import measure
@@ -185,7 +185,7 @@ def run(
 
 
 def _show_list(question: Question, as_json: bool) -> None:
-    from profiler.cli.run_table import list_document, list_table
+    from profiler.cli.run_result import list_document, list_table
     from profiler.measure.entries import entries_of
 
     entries, refusals = entries_of(question)
