@@ -160,17 +160,26 @@ def _empty_words(accuracy: Accuracy, runs: int) -> dict[str, str]:
 
 
 def _memory_words(rows: Sequence[AccuracyRow]) -> str:
+    """What is held against what, for the kinds of devices that the rows are of."""
+    types = {gpu for row in rows if row.memory_error is not None for gpu, _ in row.gpus}
     text = (
         "The peak of the fullest rank over all iterations, against the largest prediction of any "
         "stage: weights, gradients, optimizer state, activations in flight, transient and "
         "framework memory. "
     )
-    if any(gpu == "cpu" for row in rows for gpu, _ in row.gpus):
+    if "cpu" in types:
         text += (
-            "On a CPU host the peak is what the worker process recorded of its own memory, so it "
-            "holds the Python interpreter and its libraries too. "
+            "On a CPU host the peak is the high-water mark of a worker's resident memory, "
+            "interpreter and libraries included, as they are in the framework part of the "
+            "prediction. "
         )
-    return text + "A figure that others published may count what their tool saw on the device."
+    if types - {"cpu"}:
+        text += (
+            "On GPUs a run of arachne-run records what the allocator handed out, which lacks the "
+            "context in the framework part; a figure that others published counts what their tool "
+            "saw, often the whole device. "
+        )
+    return text.strip()
 
 
 def _mark(source: str, index: int) -> dict[str, str]:

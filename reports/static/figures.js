@@ -87,9 +87,12 @@ Arachne.Figure = class {
     this.say();
     const height = this.made.height || Number(this.plot.dataset.height);
     const narrow = this.plot.clientWidth < 560;
+    // Paper is laid out after this: a landscape A4 page has room for so much (page.css, print).
+    const onPaper = document.documentElement.dataset.print === "1";
+    const width = onPaper ? { width: this.element.classList.contains("wide") ? 985 : 468 } : {};
     const layout = Arachne.withBase(this.made.layout, narrow);
     // Plotly writes into what it is given: a second drawing starts from a fresh copy.
-    return Plotly.react(this.plot, Arachne.resolve(this.made.traces), Arachne.resolve({ ...layout, height }), {
+    return Plotly.react(this.plot, Arachne.resolve(this.made.traces), Arachne.resolve({ ...layout, height, ...width }), {
       responsive: true, displaylogo: false,
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
       toImageButtonOptions: { format: "png", scale: 2, filename: this.file },
