@@ -19,7 +19,7 @@ from specs.profile import EntryStatus, LayerKey, LayerProfile, LayerRefusal, Ope
 from specs.topology import Topology
 from specs.workload import DType, Optimizer, Recompute
 
-REFERENCE = Path(__file__).parent.parent / "planner" / "data" / "reference_problems" / "profiles"
+REFERENCE = Path(__file__).parent.parent / "planner" / "data" / "profiles"
 TOPOLOGIES = {"a100-40gb": Topology.NVLINK, "h100": Topology.NVLINK, "a6000": Topology.PCIE}
 TIMES = ("forward_ms", "backward_ms", "comm_ms", "update_ms")
 BYTES = ("activation_bytes", "transient_bytes", "parameter_bytes")
