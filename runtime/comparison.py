@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from runtime.records import Iteration, StageTimes, stage_times
+from runtime.records import Iteration, StageTimes, drift_of, stage_times
 from specs.plan import Plan
 from specs.prediction import StagePrediction
 
@@ -161,7 +161,7 @@ def compare(
         predicted_ms=prediction.iteration_ms if prediction else None,
         measured=Spread.of([iteration.ms for iteration in counted]),
         steady=Spread.of(calm) if calm else None,
-        drift=iterations[-1].reference_ms[1] / iterations[0].reference_ms[0] - 1,
+        drift=drift_of(iterations),
         slowdown=slowdown,
         loss_first=iterations[0].loss,
         loss_last=iterations[-1].loss,

@@ -13,11 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from runtime.process import core_for, single_threaded
-from runtime.records import Iteration, RankStep
+from runtime.records import Assembly, Iteration, RankStep
 from runtime.training import Options
 from specs.errors import HostError, RunError
 from specs.gpu import gpu_type
@@ -47,25 +47,6 @@ class _Worker:
         lines = self.log.read().decode(errors="replace").splitlines()
         said = [line.strip() for line in lines if line.strip()]
         return said[-1][:300] if said else ""
-
-
-@dataclass
-class RunOutcome:
-    """What a run has given so far."""
-
-    iterations: list[Iteration] = field(default_factory=list)
-
-    @property
-    def drift(self) -> float | None:
-        """How much slower the machine is after the run than before it, as a share."""
-        if not self.iterations:
-            return None
-        return self.iterations[-1].reference_ms[1] / self.iterations[0].reference_ms[0] - 1
-
-    @property
-    def counted(self) -> list[Iteration]:
-        """The iterations after the warm-up."""
-        return [iteration for iteration in self.iterations if not iteration.warm_up]
 
 
 def check_local(plan: Plan, host_name: str | None = None) -> None:
@@ -120,16 +101,15 @@ class LocalLauncher:
         check_local(plan)
         self.plan = plan
         self.options = options
-        self.outcome = RunOutcome()
         self._workers: list[_Worker] = []
-        self._steps: dict[int, dict[int, RankStep]] = {}
+        self._assembly = Assembly(plan.gpus_used)
 
     def __enter__(self) -> LocalLauncher:
         try:
             for place in ranks_of(self.plan):
                 self._workers.append(self._spawn(place))
             # Loaded here, while the workers load theirs.
-            from torch.distributed import TCPStore  # type: ignore[attr-defined]
+            from torch._C._distributed_c10d import TCPStore
 
             self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             self._send({"port": self._store.port})
@@ -237,18 +217,7 @@ class LocalLauncher:
         elif "done" in message:
             worker.done = True
         elif "step" in message:
-            step = RankStep.from_json(message["step"])
-            steps = self._steps.setdefault(step.iteration, {})
-            steps[step.rank] = step
-            if len(steps) == len(self._workers):
-                del self._steps[step.iteration]
-                iteration = Iteration(
-                    step.iteration,
-                    step.iteration < self.options.warm_up,
-                    tuple(steps[rank] for rank in sorted(steps)),
-                )
-                self.outcome.iterations.append(iteration)
-                yield iteration
+            yield from self._assembly.add(RankStep.from_json(message["step"]))
 
     def _fail(self, worker: _Worker, message: Mapping[str, Any] | None) -> None:
         """End the run with the best account of what went wrong.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -23,6 +23,7 @@ class RankStep:
     """
 
     iteration: int
+    warm_up: bool
     rank: int
     elapsed_ms: float
     loss: float
@@ -80,6 +81,28 @@ class Iteration:
     def peak_bytes(self) -> tuple[int, ...]:
         """Highest memory of each rank."""
         return tuple(step.peak_bytes for step in self.steps)
+
+
+class Assembly:
+    """Puts the steps of `world` ranks together as they come in, in whatever order."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._steps: dict[int, dict[int, RankStep]] = {}
+
+    def add(self, step: RankStep) -> Iterator[Iteration]:
+        """The iteration, where this was its last step."""
+        steps = self._steps.setdefault(step.iteration, {})
+        steps[step.rank] = step
+        if len(steps) == self._world:
+            del self._steps[step.iteration]
+            ordered = tuple(steps[rank] for rank in sorted(steps))
+            yield Iteration(step.iteration, step.warm_up, ordered)
+
+
+def drift_of(iterations: Sequence[Iteration]) -> float:
+    """How much slower the machine is after a run than before it, as a share."""
+    return iterations[-1].reference_ms[1] / iterations[0].reference_ms[0] - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ def train(
         before, reference = reference, reference_ms(device)
         record = RankStep(
             iteration=iteration,
+            warm_up=iteration < options.warm_up,
             rank=rank,
             elapsed_ms=step.elapsed_ms,
             loss=step.loss,

@@ -31,10 +31,20 @@ def main() -> None:
 
     try:
         # Here and not above: core and threads must be settled before torch is loaded.
-        from runtime.rank import run_rank
+        from datetime import timedelta
 
+        from torch._C._distributed_c10d import TCPStore
+
+        from runtime.rank import run_rank
+        from runtime.training import Options
+        from specs.plan_file import plan_from_document
+
+        plan = plan_from_document(setup["plan"], "the plan")
+        options = Options(**setup["options"])
         port = json.loads(lines.readline())["port"]
-        run_rank(setup, ("127.0.0.1", port), tell)
+        wait = timedelta(seconds=options.timeout_s)
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=wait)
+        run_rank(plan, setup["rank"], options, store, tell)
         tell({"done": True})
     except Exception as error:
         tell({"error": complaint(error), "peer": is_peer_loss(error)})

@@ -23,6 +23,7 @@ class RunGroup(ArachneGroup):
     lazy={
         "log": "runtime.cli.log:log",
         "run": "runtime.cli.run:run",
+        "worker": "runtime.cli.worker:worker",
     },
 )
 @click.version_option(package_name="arachne-planner", prog_name="arachne-run")

@@ -42,7 +42,7 @@ def log(
     """
     from db.store import open_store
     from planner.cli.plan_argument import read_plan
-    from runtime.cli.run import stored_plan
+    from runtime.cli.recording import stored_plan
     from runtime.log_file import read_times
     from specs.door import console, print_json
 

@@ -31,6 +31,7 @@ def _iteration(number: int, ms: float, reference: tuple[float, float]) -> Iterat
         actions += [("sync", -1, 30.0, 31.5), ("update", -1, 31.5, 34.0)]
         return RankStep(
             iteration=number,
+            warm_up=number == 0,
             rank=rank,
             elapsed_ms=ms - rank,
             loss=3.0 if rank else 0.0,

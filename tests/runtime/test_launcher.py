@@ -44,7 +44,6 @@ def test_a_plan_runs_in_real_processes_and_learns() -> None:
     assert all(len(i.steps) == 2 and min(i.peak_bytes) > 10_000_000 for i in found)
     assert all(i.ms >= max(s.elapsed_ms for s in i.steps) > 0 for i in found)
     assert not any(_alive(pid) for pid in pids)
-    assert launcher.outcome.drift is not None
 
 
 def test_a_killed_worker_is_named_and_takes_all_others_with_it() -> None:
