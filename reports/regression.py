@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.accuracy import AccuracyRow
+from reports.summary import trust
 from specs.errors import SpecError
 
 SCHEMA_VERSION = 1
@@ -112,13 +113,16 @@ def _key_of(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def compare(earlier: Mapping[str, Any], rows: Sequence[AccuracyRow]) -> Regression:
-    """The runs of an earlier report and of today, matched by plan, planner, run and host."""
+    """The runs of an earlier report and of today, matched by plan, planner, run and host.
+
+    Groups that got worse come first, the most trusted source first among equals.
+    """
     before = {_key_of(row): float(row["error_percent"]) for row in earlier["rows"]}
     groups: dict[tuple[str, str], list[AccuracyRow]] = defaultdict(list)
     for row in rows:
         groups[(row.source, row.hardware)].append(row)
     changes = []
-    for (source, hardware), group in sorted(groups.items()):
+    for (source, hardware), group in sorted(groups.items(), key=_trusted_first):
         shared = [row for row in group if row.key in before]
         then = _median_absolute([before[row.key] for row in shared])
         now = _median_absolute([100 * row.error for row in shared])
@@ -134,6 +138,7 @@ def compare(earlier: Mapping[str, Any], rows: Sequence[AccuracyRow]) -> Regressi
                 worse=then is not None and now is not None and now - then > THRESHOLD_POINTS,
             )
         )
+    changes.sort(key=lambda change: not change.worse)
     worse_runs = [
         RunChange(row.plan_id, row.model, row.run, before[row.key], 100 * row.error)
         for row in rows
@@ -141,6 +146,11 @@ def compare(earlier: Mapping[str, Any], rows: Sequence[AccuracyRow]) -> Regressi
     ]
     worse_runs.sort(key=lambda run: abs(run.then_percent) - abs(run.now_percent))
     return Regression(str(earlier["made"]), tuple(changes), tuple(worse_runs[:ROWS_SHOWN]))
+
+
+def _trusted_first(item: tuple[tuple[str, str], object]) -> tuple[tuple[int, str], str]:
+    (source, hardware), _ = item
+    return trust(source), hardware
 
 
 def against(earlier: Mapping[str, Any] | None, rows: Sequence[AccuracyRow]) -> Regression | None:

@@ -95,7 +95,7 @@ def by_source_and_hardware(rows: Sequence[AccuracyRow]) -> list[ErrorSummary]:
         return []
     groups = error_frame(rows).groupby(["source", "hardware"], sort=False)
     found = [_summarise(str(source), str(hw), group) for (source, hw), group in groups]
-    return sorted(found, key=lambda summary: (_trust(summary.source), summary.hardware))
+    return sorted(found, key=lambda summary: (trust(summary.source), summary.hardware))
 
 
 def by_source(rows: Sequence[AccuracyRow]) -> list[ErrorSummary]:
@@ -104,7 +104,7 @@ def by_source(rows: Sequence[AccuracyRow]) -> list[ErrorSummary]:
         return []
     groups = error_frame(rows).groupby("source", sort=False)
     found = [_summarise(str(source), ALL_HARDWARE, group) for source, group in groups]
-    return sorted(found, key=lambda summary: _trust(summary.source))
+    return sorted(found, key=lambda summary: trust(summary.source))
 
 
 def overall(rows: Sequence[AccuracyRow]) -> ErrorSummary | None:
@@ -116,7 +116,7 @@ def overall(rows: Sequence[AccuracyRow]) -> ErrorSummary | None:
     return _summarise(label, ALL_HARDWARE, error_frame(rows))
 
 
-def _trust(label: str) -> tuple[int, str]:
+def trust(label: str) -> tuple[int, str]:
     """Sort key of a source label: `measured` first, mixtures after the pure ones."""
     order = ["measured", "imported", "estimated"]
     return (order.index(label) if label in order else len(order), label)

@@ -93,6 +93,13 @@ class Visit:
         return [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
 
 
+def redrawn(page: Any, act: Callable[[], object]) -> None:
+    """Do something and wait until what is in view has been drawn again."""
+    before = page.locator("html").get_attribute("data-drawn")
+    act()
+    page.wait_for_selector(f'html[data-drawn]:not([data-drawn="{before}"])', state="attached")
+
+
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
     """Opens pages; at the end none may have logged an error or asked a network for anything."""

@@ -23,7 +23,7 @@ from reports.accuracy_page import accuracy_page
 from reports.page import Provenance, write_page
 from specs.model import load_model
 from specs.profile import Source
-from tests.reports.conftest import Visit
+from tests.reports.conftest import Visit, redrawn
 from tests.reports.stores import (
     NASTY_NAMES,
     cluster_of,
@@ -56,13 +56,6 @@ def cells(page: Any, table: str, column: int) -> list[str]:
     return [
         str(t) for t in page.locator(f"#{table} tbody tr > :nth-child({column})").all_inner_texts()
     ]
-
-
-def redrawn(page: Any, act: Callable[[], object]) -> None:
-    """Do something and wait until what is in view has been drawn again."""
-    before = page.locator("html").get_attribute("data-drawn")
-    act()
-    page.wait_for_selector(f'html[data-drawn]:not([data-drawn="{before}"])', state="attached")
 
 
 def choose(page: Any, name: str, value: str) -> None:

@@ -25,7 +25,7 @@ from reports.server import PageServer
 from specs.model import load_model
 from specs.profile import Source
 from specs.workload import Workload
-from tests.reports.conftest import Visit
+from tests.reports.conftest import Visit, redrawn
 from tests.reports.stores import (
     NASTY_NAMES,
     cluster_of,
@@ -170,16 +170,14 @@ def test_layers_and_links_can_be_chosen(pages: tuple[Path, int], visit: Start) -
     assert len(times) == 18
     h100 = [row[7] for row in times if row[0] == "h100" and row[1] == "measured" and row[5] == 1]
     assert sorted(h100) == [3, 6, 12]
-    form.locator("[name=metric]").select_option("forward_ms")
-    page.wait_for_timeout(300)
+    redrawn(page, lambda: form.locator("[name=metric]").select_option("forward_ms"))
     h100 = [
         row[7]
         for row in page.evaluate(values)
         if row[0] == "h100" and row[1] == "measured" and row[5] == 1
     ]
     assert sorted(h100) == [1, 2, 4]
-    page.locator("#choose-link [name=operation]").select_option("p2p")
-    page.wait_for_timeout(300)
+    redrawn(page, lambda: page.locator("#choose-link [name=operation]").select_option("p2p"))
     page.locator('[data-figure="linkBus"]').scroll_into_view_if_needed()
     curves = page.evaluate("Arachne.figures.linkBus.made.rows()")
     assert {row[3] for row in curves} == {"p2p"}
@@ -189,8 +187,7 @@ def test_one_question_can_be_chosen(pages: tuple[Path, int], visit: Start) -> No
     folder, _ = pages
     page = visit().open(folder / "compare.html")
     assert page.locator("#answers tbody tr").count() == 15
-    page.locator("#choose [name=question]").select_option(index=4)
-    page.wait_for_timeout(300)
+    redrawn(page, lambda: page.locator("#choose [name=question]").select_option(index=4))
     assert page.locator("#answers tbody tr").count() == 3
     assert "every candidate ran out of memory" in page.inner_text("#answers")
     assert page.evaluate("Arachne.figures.throughput.made.rows().length") == 3
