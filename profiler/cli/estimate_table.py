@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from profiler.calibration import constants_version
-from profiler.cli.run_table import host_document, layer_document, refusal_document
+from profiler.cli.run_result import host_document, layer_document, refusal_document
 from profiler.estimates.devices import Grade
 from profiler.estimates.question import Estimates, provenance
 from specs.units import MIB
