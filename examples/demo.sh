@@ -26,9 +26,15 @@ say "4/8 Run that plan for real: processes under torch.distributed, planned agai
 arachne-run "$demo/plan.json" --iterations 20
 
 say "5/8 Bring in what other people measured: the public Sailor data (GH200 and mixed RTX)"
-arachne-prof import sailor "$here/sailor"
+arachne-prof import sailor "$here/sailor" --quiet
 for plan in "$here"/sailor/plans/*.json; do
-  arachne-run log "$plan" "$here/sailor/times/$(basename "$plan" .json).csv" --quiet
+  run=$(basename "$plan" .json)
+  case $run in
+    gh200-*) host="CSCS Alps Clariden, GH200 nodes" ;;
+    rtx-*) host="MIT cluster, mixed RTX nodes" ;;
+  esac
+  arachne-run log "$plan" "$here/sailor/times/$run.csv" --quiet \
+    --host "$host" --origin "eth-easl/sailor@cf2c8e3cc53c, MIT"
 done
 
 say "6/8 Estimate GPUs nobody here owns, from calibrated constants"
