@@ -263,6 +263,8 @@ def load_profiles(
     links = _choose_links(store, topologies, orders, origins)
     hosts = _choose_hosts(store, topologies, orders, origins)
     warnings += _bandwidth_warnings(links, cluster)
+    for key in _unused_inter_links(links, cluster):
+        del links[key], origins[key]
     found = ProfileSet(layers, links, hosts, origins, tuple(warnings))
     if complete:
         from planner.missing import what_is_missing  # it reads profile sets: imported late
@@ -400,6 +402,16 @@ def _version_warnings(rows: Iterable[StoredLayer]) -> list[str]:
         for gpu, here in facts.items()
         for name, values in here.items()
         if len(values - {""}) > 1
+    ]
+
+
+def _unused_inter_links(links: Iterable[LinkKey], cluster: Cluster) -> list[LinkKey]:
+    """`inter` curves between GPU types whose nodes all have a figure in the cluster file."""
+    measured = {node.gpu for node in cluster.nodes if node.nic_bytes_per_ms is None}
+    return [
+        key
+        for key in links
+        if key.topology is Topology.INTER and not measured & {key.gpu, key.peer}
     ]
 
 

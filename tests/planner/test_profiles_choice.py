@@ -131,3 +131,19 @@ def test_a_source_without_links_or_host_falls_back_to_one_that_has_them(tmp_path
         found, *figures = chosen(store)
         assert figures == [7, 2, 1]
         assert found.run_ids == (other, own)
+
+
+def test_inter_links_that_the_cluster_file_overrides_are_warned_of_and_not_used(
+    tmp_path: Path,
+) -> None:
+    with open_store(str(tmp_path / "s.db")) as store:
+        used = add_run(store, Source.ESTIMATED, layers=True, host_ms=1, link_ms=2, forward_ms=3)
+        other = store.start_run(NewRun(Source.IMPORTED, "between nodes"))
+        slow = LinkProfile("h100", Topology.INTER, Operation.P2P, 2, 10**7, 2.0)  # 5 GB/s
+        store.add_link_profiles(other, [slow])
+        store.finish_run(other, RunStatus.COMPLETE)
+        found = chosen(store)[0]
+        assert found.run_ids == (used,)
+        assert "10.00 GB/s between nodes, link profiles 5.00 GB/s: the file is used" in str(
+            found.warnings
+        )
