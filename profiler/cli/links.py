@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from profiler.cli.options import GpuName, WholeNumbers
@@ -59,6 +61,9 @@ def links(
     all_reduce, all_gather, reduce_scatter, all_to_all and p2p over message sizes from 4 KiB, in
     pinned processes, all groups of a size at the same time. Plans across devices need them.
 
+    Started on two or more hosts by torchrun or srun, it measures between the hosts instead, and
+    the first process writes the store.
+
     Example: arachne-prof links --gpu cpu --ranks 2
     """
     from profiler.host import find_devices, read_host
@@ -80,18 +85,30 @@ def links(
     from profiler.measure.interrupts import as_keyboard_interrupt
     from profiler.measure.links import largest_bytes, measure_links
     from profiler.measure.patience import Patience
+    from profiler.measure.spread import measure_spread, spread_of
 
+    spread = spread_of(os.environ)
+    largest = max_bytes or largest_bytes(devices)
+    patience = Patience.of_tries(tries)
     progress = LinkProgress(err)
     with progress, as_keyboard_interrupt():
-        run_id, outcomes = measure_links(
-            devices,
-            host,
-            ranks or default_tps(devices.count)[1:] or (2,),
-            max_bytes or largest_bytes(devices),
-            lambda: open_store(store),
-            progress,
-            Patience.of_tries(tries),
-        )
+        if spread is not None:
+            result = measure_spread(
+                spread, devices, host, largest, lambda: open_store(store), progress, patience
+            )
+            if result is None:
+                return  # the first process has all figures
+            run_id, outcomes = result
+        else:
+            run_id, outcomes = measure_links(
+                devices,
+                host,
+                ranks or default_tps(devices.count)[1:] or (2,),
+                largest,
+                lambda: open_store(store),
+                progress,
+                patience,
+            )
     document = links_document(run_id, outcomes)
     if as_json:
         print_json(document)
