@@ -1,0 +1,159 @@
+"""A fill that prices fewer candidates than planner/kernel/fill.py, by the same cost.
+
+The full fill prices every micro-batch size in both placements. Here sizes are tried upwards only
+while the iteration gets shorter, and the second placement only at the best of them; a search that
+knows a good size starts from it. What is kept is a plan priced like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.kernel.fill import fill_placed, most_replicas, refuse
+from planner.kernel.jit import compiled
+from planner.kernel.packing import REPLICA, STAGE, pack
+from planner.kernel.state import (
+    AT_BATCH,
+    BATCH,
+    BEST_FIRST,
+    BEST_TILING,
+    CODE,
+    DEPTH,
+    EVALUATIONS,
+    FIRST,
+    KIND,
+    OTHER,
+    REPLICAS,
+    TILING,
+    TOO_FEW_BLOCKS,
+    Array,
+    Laid,
+    Room,
+)
+from planner.kernel.tables import Tables
+
+
+@compiled
+def place(
+    tables: Tables, laid: Laid, k: int, kinds: Array, depth: int, fewer: int, room: Room
+) -> Any:
+    """Pack template k as often as it goes, less `fewer`; the replicas, 0 where none packs.
+
+    Nodes by stage stand in laid.node[k], by replica in room.spare[OTHER]. `prepare` must have been
+    called for the templates before.
+    """
+    room.why[CODE] = TOO_FEW_BLOCKS
+    if depth > tables.blocks or depth > laid.stage.shape[2] - 1:
+        return 0
+    r = most_replicas(tables, laid, k, kinds, depth, room) - fewer
+    if r < 1:
+        return 0
+    laid.shape[DEPTH, k], laid.shape[REPLICAS, k] = depth, r
+    for s in range(depth):
+        laid.stage[KIND, k, s] = kinds[s]
+    pack(tables, room, kinds, depth, r, REPLICA, room.spare[OTHER])
+    if fewer > 0:
+        pack(tables, room, kinds, depth, r, STAGE, laid.node[k])
+    return r
+
+
+@compiled
+def _same(laid: Laid, k: int, groups: int, room: Room) -> bool:
+    for i in range(groups):
+        if room.spare[OTHER, i] != laid.node[k, i]:
+            return False
+    return True
+
+
+@compiled
+def _swap(laid: Laid, k: int, groups: int, room: Room) -> None:
+    for i in range(groups):
+        other = room.spare[OTHER, i]
+        room.spare[OTHER, i] = laid.node[k, i]
+        laid.node[k, i] = other
+
+
+@compiled
+def _keep(laid: Laid, k: int, room: Room) -> None:
+    for s in range(laid.shape[DEPTH, k]):
+        room.split_int[BEST_FIRST, s] = laid.stage[FIRST, k, s + 1]
+        room.split_int[BEST_TILING, s] = laid.stage[TILING, k, s]
+
+
+@compiled
+def _restore(laid: Laid, k: int, batch: int, room: Room) -> None:
+    laid.shape[BATCH, k] = batch
+    laid.stage[FIRST, k, 0] = 0
+    for s in range(laid.shape[DEPTH, k]):
+        laid.stage[FIRST, k, s + 1] = room.split_int[BEST_FIRST, s]
+        laid.stage[TILING, k, s] = room.split_int[BEST_TILING, s]
+
+
+@compiled
+def lean_fill(
+    tables: Tables,
+    laid: Laid,
+    k: int,
+    kinds: Array,
+    depth: int,
+    fewer: int,
+    batch: int,
+    order: int,
+    worth: float,
+    room: Room,
+) -> float:
+    """Fill template k from micro-batch index `batch` in placement `order` (STAGE or REPLICA).
+
+    The iteration of the whole plan in ms, -1 where nothing fits; `laid` then holds the template.
+    Where memory refuses the size, smaller ones follow. Neighbouring sizes and the other placement
+    are tried only if the first price is at most `worth`. room.why[AT_BATCH] tells the placement kept.
+    """
+    r = place(tables, laid, k, kinds, depth, fewer, room)
+    if r < 1:
+        room.why[EVALUATIONS] += 1
+        refuse(room)
+        return -1.0
+    groups = r * depth
+    if order == REPLICA:
+        _swap(laid, k, groups, room)
+    sizes = tables.size.shape[0]
+    b = min(batch, sizes - 1)
+    took = -1.0
+    while b >= 0:
+        laid.shape[BATCH, k] = b
+        took = fill_placed(tables, laid, k, room)
+        if took >= 0:
+            break
+        b -= 1
+    if took < 0:
+        return -1.0
+    best, kept, start = took, b, b
+    _keep(laid, k, room)
+    if best <= worth:
+        for step in (1, -1):
+            b = start + step
+            while 0 <= b < sizes:
+                if step == 1 and start < batch:
+                    break  # larger ones were refused on the way down
+                laid.shape[BATCH, k] = b
+                took = fill_placed(tables, laid, k, room)
+                if not 0 <= took < best:
+                    break
+                best, kept = took, b
+                _keep(laid, k, room)
+                b += step
+            if kept != start:
+                break
+        if not _same(laid, k, groups, room):
+            _swap(laid, k, groups, room)
+            laid.shape[BATCH, k] = kept
+            took = fill_placed(tables, laid, k, room)
+            if 0 <= took < best:
+                best = took
+                order = STAGE if order == REPLICA else REPLICA
+                _keep(laid, k, room)
+            else:
+                _swap(laid, k, groups, room)
+    _restore(laid, k, kept, room)
+    room.why[AT_BATCH] = order
+    return best

@@ -1,0 +1,1 @@
+"""How the policy is trained (DESIGN section 9); needs torch, which planning does not."""

@@ -1,0 +1,120 @@
+"""Local moves on one composition, from Python: start a walk, go on, read the best plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from planner.filled import FilledTemplate
+from planner.kernel.engine import NO_CEILING
+from planner.kernel.state import new_laid
+from planner.policy.composition import Composition
+from planner.policy.kernel.moves import BEST, NOW, Sets, lay, new_sets, walk
+from planner.policy.kernel.scene import LEVEL_OF, TYPE_OF
+
+Array = Any
+
+
+class Walker:
+    """Walks of simulated annealing; a start is a set of structures, as kind indices."""
+
+    def __init__(self, composition: Composition) -> None:
+        self.composition = composition
+        engine, scene = composition.engine, composition.scene
+        self._kept = new_laid(engine.tables, engine.templates, engine.depth)
+        self._sets: Sets = new_sets(scene.templates, scene.depth)
+        self._usable = np.flatnonzero(scene.kind_int[LEVEL_OF] >= 0)
+
+    def start(self, structures: Sequence[Sequence[int]], batches: Sequence[int]) -> Start:
+        """A place to walk from. batches: index of the micro-batch size to look from, each."""
+        return Start(
+            tuple(
+                (tuple(int(q) for q in kinds), 0, int(batch), 0)
+                for kinds, batch in zip(structures, batches, strict=True)
+            ),
+            float("inf"),
+        )
+
+    def walk(
+        self,
+        start: Start,
+        moves: int,
+        hot: float,
+        cold: float,
+        seed: int,
+        *,
+        most_evaluations: int = NO_CEILING,
+    ) -> tuple[Start, Start]:
+        """Anneal for so many moves; where the walk ended, and the best set or prefix it met.
+
+        hot, cold: temperatures as shares of the iteration time. most_evaluations: by the engine's
+        own count.
+        """
+        sets, engine, scene = self._sets, self.composition.engine, self.composition.scene
+        self._write(start)
+        sets.count[BEST] = 0
+        walk(
+            engine.tables,
+            engine.laid,
+            self._kept,
+            sets,
+            self._usable,
+            scene.kind,
+            scene.kind_int[TYPE_OF],
+            scene.depth,
+            moves,
+            hot,
+            cold,
+            seed,
+            most_evaluations,
+            start.iteration_ms == float("inf"),
+            engine.room,
+        )
+        return self._read(NOW), self._read(BEST)
+
+    def templates(self, start: Start) -> list[FilledTemplate]:
+        """The filled templates of a set that was walked."""
+        engine = self.composition.engine
+        self._write(start)
+        lay(engine.tables, engine.laid, self._sets, NOW, 0, -1.0, False, engine.room)
+        return engine.templates_laid(int(self._sets.count[NOW]))
+
+    def _write(self, start: Start) -> None:
+        sets = self._sets
+        sets.count[NOW] = len(start.templates)
+        for k, (kinds, fewer, batch, order) in enumerate(start.templates):
+            sets.depth[NOW, k], sets.fewer[NOW, k] = len(kinds), fewer
+            sets.batch[NOW, k], sets.order[NOW, k] = batch, order
+            sets.kind[NOW, k, : len(kinds)] = kinds
+
+    def _read(self, whose: int) -> Start:
+        sets = self._sets
+        count = int(sets.count[whose])
+        templates = tuple(
+            (
+                tuple(int(q) for q in sets.kind[whose, k, : sets.depth[whose, k]]),
+                int(sets.fewer[whose, k]),
+                int(sets.batch[whose, k]),
+                int(sets.order[whose, k]),
+            )
+            for k in range(count)
+        )
+        return Start(templates, float(sets.time[whose, count - 1]) if count else float("inf"))
+
+
+class Start:
+    """A set of structural templates with how each is filled, and its iteration time.
+
+    templates: (kinds, replicas given up, micro-batch index, placement) each. iteration_ms: inf
+    where it was not priced yet or does not fit.
+    """
+
+    __slots__ = ("iteration_ms", "templates")
+
+    def __init__(
+        self, templates: tuple[tuple[tuple[int, ...], int, int, int], ...], iteration_ms: float
+    ) -> None:
+        self.templates = templates
+        self.iteration_ms = iteration_ms
