@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from planner.baselines import exhaustive, random
+from planner.baselines import exhaustive, random, sailor
 from planner.result import Planner
 from specs.errors import PlanError
 
 PLANNERS: dict[str, Planner] = {
     "exhaustive": exhaustive.plan,
     "random": random.plan,
+    "sailor": sailor.plan,
 }
 DEFAULT_PLANNER = "exhaustive"  # until the learned one lands (DESIGN section 10)
 
