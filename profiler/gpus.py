@@ -15,8 +15,8 @@ BUSY_BYTES = 512 * MIB  # less than any CUDA context with work in it, more than 
 BUSY_PERCENT = 10
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons that mean "slower than it could be" (nvml.h).
+# Clocks that an administrator has set (0x02) are how fast this device trains as well.
 _SLOW_REASONS = {
-    0x02: "application clocks set",
     0x04: "power cap",
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",

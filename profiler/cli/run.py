@@ -98,6 +98,8 @@ def run(
     dtype: str | None,
     recomputes: tuple[str, ...],
     optimizer: str | None,
+    eps: tuple[int, ...] | None,
+    etps: tuple[int, ...] | None,
     resume: bool,
     dry_run: bool,
     allow_busy: bool,
@@ -146,6 +148,8 @@ def run(
         dtype=DType(dtype) if dtype else workload.dtype,
         optimizer=Optimizer(optimizer) if optimizer else workload.optimizer,
         recomputes=tuple(Recompute(word) for word in recomputes),
+        eps=eps or (),
+        etps=etps or (),
     )
     if dry_run:
         _show_list(question, as_json)

@@ -11,6 +11,7 @@ from torch import Tensor
 from profiler.measure.memory import saved_bytes, trace
 from profiler.measure.stopwatch import Stopwatch
 from runtime.collectives import CollectiveClock, Group
+from runtime.experts import ExpertTiling
 from runtime.layers import ParallelLayer, build_layer
 from runtime.optimizer import TORCH_DTYPE, build_optimizer
 from specs.layer import LayerKind, LayerType
@@ -28,7 +29,8 @@ def copies_of(layer: LayerType, key: LayerKey) -> int:
     Several where a cache could hold the weights of one, so that each is as cold as in a
     stage; on a GPU two at least, because the memory of one layer is the difference of two and one.
     """
-    nbytes = (layer.parameters + layer.expert_parameters) * key.dtype.bytes // key.tp
+    experts = layer.expert_parameters // (key.ep * key.etp)
+    nbytes = (layer.parameters // key.tp + experts) * key.dtype.bytes
     if nbytes <= COPIES_UP_TO_BYTES:
         return DISTINCT_COPIES
     return 1 if key.gpu == "cpu" else 2
@@ -68,6 +70,7 @@ class LayerBench:
         key: LayerKey,
         *,
         group: Group,
+        tiling: ExpertTiling | None = None,
         device: torch.device,
         copies: int,
         seed: int,
@@ -86,6 +89,7 @@ class LayerBench:
                 seed=seed + copy,
                 layer_index=index,
                 recompute=key.recompute is Recompute.FULL,
+                tiling=tiling,
             )
             for copy in range(copies)
         ]

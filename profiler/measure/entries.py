@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
+from profiler.estimates.question import tilings
 from runtime.sharding import not_divisible
 from specs.gpu import gpu_type
 from specs.layer import LayerKind, LayerType
@@ -23,7 +25,8 @@ GPU_SHARE = 0.4  # of datasheet peak, likewise
 class Question:
     """What a profile run is asked: every combination of the lists is a key.
 
-    devices: how many processes this host can run at once, a device each.
+    devices: how many processes this host can run at once, a device each. eps, etps: degrees of the
+    expert tilings that are measured beside the untiled form (EP 1, ETP = TP).
     """
 
     gpu: str
@@ -36,15 +39,19 @@ class Question:
     dtype: DType
     optimizer: Optimizer
     recomputes: tuple[Recompute, ...] = (Recompute.NONE,)
+    eps: tuple[int, ...] = ()
+    etps: tuple[int, ...] = ()
 
     @property
     def origin(self) -> str:
         """The question as one command line in one spelling: equal questions are equal texts."""
+        tiled = f" --ep {_list(self.eps)}" if self.eps else ""
+        tiled += f" --etp {_list(self.etps)}" if self.etps else ""
         return (
             f"arachne-prof run --gpu {self.gpu} --model {self.model.name} --tp {_list(self.tps)} "
             f"--micro-batch {_list(self.micro_batches)} --seq-len {self.seq_len} "
             f"--dtype {self.dtype.value} --recompute {_list(self.recomputes)} "
-            f"--optimizer {self.optimizer.value} (config {self.model.config_hash})"
+            f"--optimizer {self.optimizer.value}{tiled} (config {self.model.config_hash})"
         )
 
 
@@ -68,7 +75,7 @@ def entries_of(question: Question) -> tuple[list[Entry], list[LayerRefusal]]:
     entries: list[Entry] = []
     refusals: list[LayerRefusal] = []
     for key, layer in _keys(question):
-        problem = refusal_of(layer, key.tp, question.devices, question.gpu)
+        problem = refusal_of(layer, key, question.devices)
         if problem is None:
             entries.append(Entry(key, layer, expected_s(layer, key)))
         else:
@@ -78,33 +85,48 @@ def entries_of(question: Question) -> tuple[list[Entry], list[LayerRefusal]]:
 
 
 def _keys(question: Question) -> Iterator[tuple[LayerKey, LayerType]]:
+    some = LayerKey(
+        gpu=question.gpu,
+        layer_type="",
+        tp=1,
+        micro_batch=1,
+        seq_len=question.seq_len,
+        dtype=question.dtype,
+        recompute=Recompute.NONE,
+        optimizer=question.optimizer,
+        topology=question.topology,
+    )
+    etps = question.etps or ((1,) if question.eps else ())
+    eps = question.eps or ((1,) if question.etps else ())
     for layer in question.model.layer_types:
-        for tp in question.tps:
-            for micro_batch in question.micro_batches:
-                for recompute in question.recomputes:
-                    yield (
-                        LayerKey(
-                            gpu=question.gpu,
-                            layer_type=layer.hash,
-                            tp=tp,
-                            micro_batch=micro_batch,
-                            seq_len=question.seq_len,
-                            dtype=question.dtype,
-                            recompute=recompute,
-                            optimizer=question.optimizer,
-                            topology=question.topology,
-                            etp=tp if layer.kind is LayerKind.MOE_BLOCK else 1,
-                        ),
-                        layer,
-                    )
+        for tp, micro_batch, recompute in product(
+            question.tps, question.micro_batches, question.recomputes
+        ):
+            key = replace(
+                some, layer_type=layer.hash, tp=tp, micro_batch=micro_batch, recompute=recompute
+            )
+            for ep, etp in tilings(layer, tp, eps, etps):
+                yield replace(key, ep=ep, etp=etp), layer
 
 
-def refusal_of(layer: LayerType, tp: int, devices: int, gpu: str) -> tuple[EntryStatus, str] | None:
-    """Why this layer cannot be split over tp devices of this host, None where it can."""
-    if tp > devices:
-        have = f"{devices} {'core' if gpu == 'cpu' else 'device'}{'' if devices == 1 else 's'}"
-        return EntryStatus.NOT_ENOUGH_DEVICES, f"tp={tp} needs {tp} devices, this host has {have}"
-    reason = not_divisible(layer, tp)
+def refusal_of(layer: LayerType, key: LayerKey, devices: int) -> tuple[EntryStatus, str] | None:
+    """Why a key cannot be measured on so many devices of this host, None where it can.
+
+    The ranks of the tensor-parallel group and of the group that shares an expert's width must be
+    there; the other expert-parallel ranks need not: their share of the tokens is stood in for.
+    """
+    wanted = {"tp": key.tp, "etp": key.etp}
+    for name, degree in wanted.items():
+        if degree > devices:
+            have = f"{devices} {'core' if key.gpu == 'cpu' else 'device'}"
+            return (
+                EntryStatus.NOT_ENOUGH_DEVICES,
+                f"{name}={degree} needs {degree} devices, this host has {have}"
+                f"{'' if devices == 1 else 's'}",
+            )
+    reason = not_divisible(layer, key.tp, key.ep, key.etp)
+    if reason is None and key.tp % key.etp and key.etp % key.tp:
+        reason = f"tp={key.tp} and etp={key.etp} make no whole groups: one must divide the other"
     return None if reason is None else (EntryStatus.NOT_DIVISIBLE, reason)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from runtime.data import SyntheticSamples
@@ -21,7 +19,7 @@ STEPS = 12
 SEQ_LEN = 16
 
 
-def overhead_plan(gpu: str, devices: int, dtype: DType) -> Plan:
+def overhead_plan(gpu: str, devices: int) -> Plan:
     """The least work that is still a training run: one small block, a replica on each device."""
     small = load_model("tiny-llama-test")
     model = Model.from_config("overhead", {**small.config, "num_hidden_layers": 1})
@@ -33,7 +31,7 @@ def overhead_plan(gpu: str, devices: int, dtype: DType) -> Plan:
     return Plan(
         planner="",
         model=model,
-        workload=Workload(MICRO_BATCHES * devices, SEQ_LEN, dtype, Optimizer.ADAMW),
+        workload=Workload(MICRO_BATCHES * devices, SEQ_LEN, DType.FP32, Optimizer.ADAMW),
         cluster=Cluster("here", (node,)),
         templates=(Template(1, (stage,), replicas),),
     )
@@ -52,9 +50,9 @@ def overhead_ms(step: Step, micro_batches: int) -> float:
     return (pipe_ms - layers_ms) / micro_batches
 
 
-def measure_overhead(gpu: str, devices: int, rank: int, dtype: DType, device: torch.device) -> Any:
+def measure_overhead(gpu: str, devices: int, rank: int, device: torch.device) -> list[float]:
     """Run the executor on every device at once; this rank's samples in ms, one an iteration."""
-    plan = overhead_plan(gpu, devices, dtype)
+    plan = overhead_plan(gpu, devices)
     samples = SyntheticSamples(plan.model.layers[0].shape("vocab"), seed=0)
     executor = Executor(plan, rank, device=device, samples=samples, learning_rate=0.0)
     found = []

@@ -86,9 +86,9 @@ def measure(
     patience = patience or Patience()
     if not entries:
         return _only_refused(question, host, open_store, refusals)
-    tps = sorted({entry.key.tp for entry in entries})
+    degrees = sorted({n for entry in entries for n in (entry.key.tp, entry.key.etp)})
     limit = devices.usable_bytes // devices.count if devices.is_cpu else None
-    with Crew(devices, question.model, tps, memory_limit_bytes=limit, seed=seed) as crew:
+    with Crew(devices, question.model, degrees, memory_limit_bytes=limit, seed=seed) as crew:
         words = crew.start()
         if words[0]["problem"]:
             raise RunError(words[0]["problem"])
@@ -116,7 +116,7 @@ def measure(
                 left = [entry for entry in entries if entry.key not in done]
                 listener.run_started(run_id, left, len(done), old is not None)
                 if left and not store.host_profiles(run_id=run_id):
-                    row = host_row(crew, devices, question, words, patience)
+                    row = host_row(crew, devices, words, patience)
                     store.add_host_profile(run_id, row)
                 outcomes = session.run(left, refusals, done)
                 measured = EntryStatus.OK in store.entries(run_id).values()
@@ -165,9 +165,7 @@ def _failed_unless_finished(store: Store, run_id: int) -> Iterator[None]:
         raise
 
 
-def host_row(
-    crew: Crew, devices: Devices, question: Question, words: Answers, patience: Patience
-) -> HostProfile:
+def host_row(crew: Crew, devices: Devices, words: Answers, patience: Patience) -> HostProfile:
     """What a process of this host costs before any layer, and per micro-batch beside its layers.
 
     words: the first words of the processes, with the memory each takes without a layer. Raises
@@ -176,9 +174,7 @@ def host_row(
     samples: list[float] = []
     for _ in range(patience.windows):
         try:
-            answers = crew.ask(
-                {"do": "overhead", "dtype": question.dtype.value}, patience.for_work(2.0)
-            )
+            answers = crew.ask({"do": "overhead"}, patience.for_work(2.0))
         except CrewError as error:
             raise RunError(
                 f"the overhead of a micro-batch cannot be measured: {error.reason}"

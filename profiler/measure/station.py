@@ -15,15 +15,17 @@ from profiler.measure.bench import LayerBench
 from profiler.measure.messages import key_of
 from profiler.measure.overhead import measure_overhead
 from profiler.measure.transfers import Link
+from runtime.collectives import group_rank
 from runtime.drift import reference_ms
+from runtime.experts import ExpertTiling
 from runtime.families import family_of
 from runtime.optimizer import import_optimizers
 from specs.errors import RunError
 from specs.gpu import gpu_type
 from specs.layer import LayerType
+from specs.layout import ExpertSlice
 from specs.model import Model
-from specs.profile import Operation
-from specs.workload import DType
+from specs.profile import LayerKey, Operation
 
 Message = dict[str, Any]
 
@@ -133,7 +135,7 @@ class Station:
         gc.unfreeze()
         gc.collect()
         key = key_of(message["key"])
-        if key.tp not in self.groups:
+        if not {key.tp, key.etp} <= self.groups.keys():
             self._meet()
             return {"idle": True}
         self.bench = LayerBench(
@@ -141,6 +143,7 @@ class Station:
             self.model,
             key,
             group=self.groups[key.tp],
+            tiling=self._tiling(key),
             device=self.device,
             copies=message["copies"],
             seed=self.setup["seed"],
@@ -162,6 +165,16 @@ class Station:
             "parameter_bytes": memory.parameter_bytes,
             "expert_parameter_bytes": memory.expert_parameter_bytes,
         }
+
+    def _tiling(self, key: LayerKey) -> ExpertTiling | None:
+        """The share of the experts of this rank; None where they are cut as all else is."""
+        if ExpertSlice(key.ep, key.etp).follows_tp(key.tp):
+            return None
+        group = self.groups[key.etp]
+        # The first expert-parallel rank of each copy; the others' tokens are stood in for.
+        return ExpertTiling(
+            ExpertSlice(key.ep, key.etp, device=group_rank(group)), etp_group=group, stand_in=True
+        )
 
     @property
     def model(self) -> Model:
@@ -224,14 +237,13 @@ class Station:
             "after_ms": reference_ms(self.device),
         }
 
-    def _overhead(self, message: Message) -> Message:
+    def _overhead(self, _: Message) -> Message:
         """Run the executor on next to no work, between two timings of the reference work."""
         self.bench = None
         self._meet()
         before = reference_ms(self.device)
-        samples_ms = measure_overhead(
-            self.setup["gpu"], self.setup["ranks"], self.rank, DType(message["dtype"]), self.device
-        )
+        setup = self.setup
+        samples_ms = measure_overhead(setup["gpu"], setup["ranks"], self.rank, self.device)
         return {
             "before_ms": before,
             "overhead_ms": samples_ms,

@@ -82,6 +82,27 @@ def test_experts_are_split_by_width_within_the_tensor_parallel_group() -> None:
     assert tilings["head", 4] == (1, 1)
 
 
+def test_tilings_come_beside_the_untiled_form() -> None:
+    entries, refusals = entries_of(
+        question(
+            "mixtral-8x7b", devices=4, tps=(2,), micro_batches=(1,), eps=(1, 4, 8, 16), etps=(1, 8)
+        )
+    )
+    moe = {(e.key.ep, e.key.etp) for e in entries if e.layer_type.kind == "moe-block"}
+    assert moe == {(1, 2), (1, 1), (4, 1), (8, 1)}  # 16 does not divide 8 experts
+    assert {(r.key.ep, r.key.etp) for r in refusals} == {(1, 8), (4, 8), (8, 8)}
+    assert refusals[0].reason == "etp=8 needs 8 devices, this host has 4 cores"
+
+
+def test_groups_that_cut_across_each_other_are_refused() -> None:
+    _, refusals = entries_of(
+        question("mixtral-8x7b", devices=8, tps=(4,), micro_batches=(1,), etps=(7,))
+    )
+    assert [r.reason for r in refusals] == [
+        "tp=4 and etp=7 make no whole groups: one must divide the other"
+    ]
+
+
 def test_equal_questions_have_one_origin_and_others_another() -> None:
     assert question().origin == question().origin
     assert question().origin.startswith(
@@ -95,8 +116,9 @@ def test_equal_questions_have_one_origin_and_others_another() -> None:
         question(dtype=DType.BF16),
         question(optimizer=Optimizer.SGD),
         question(recomputes=(Recompute.FULL,)),
+        question(eps=(1, 2)),
     ]
-    assert len({q.origin for q in [question(), *others]}) == 7
+    assert len({q.origin for q in [question(), *others]}) == 8
 
 
 def test_defaults_are_the_small_model_on_cpu_and_powers_of_two() -> None:
