@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from specs.door import ArachneGroup
+
+# The policy's matrices are small: BLAS threads would only wait for each other. Read by numpy when
+# it is imported, so it is said here, before anything is.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @click.group(
@@ -16,7 +22,9 @@ from specs.door import ArachneGroup
         "explain": "planner.cli.explain:explain",
         "list": "planner.cli.list:list_",
         "plan": "planner.cli.plan:plan",
+        "replan": "planner.cli.replan:replan",
         "show": "planner.cli.show:show",
+        "train": "planner.cli.train:train",
     },
 )
 @click.version_option(package_name="arachne-planner", prog_name="arachne-plan")

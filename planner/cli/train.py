@@ -20,7 +20,9 @@ DEFAULT_GPUS = (
 
 
 @click.command()
-@click.option("--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True)
+@click.option(
+    "--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True
+)
 @click.option("--models", default=DEFAULT_MODELS, show_default=True, help="Models, with commas.")
 @click.option("--gpus", default=DEFAULT_GPUS, show_default=True, help="GPU types, with commas.")
 @click.option("--clusters", help="Train on these cluster files only.  [default: random clusters]")
@@ -62,7 +64,7 @@ def train(
     and metrics as JSON lines. The training is recorded in the store. `arachne-plan plan` uses the
     weights named by the environment variable ARACHNE_POLICY, else those that ship with Arachne.
 
-    Example: arachne-plan train --models llama-3-8b --gpus a100-40gb,h100 --steps 20 -o my.safetensors
+    Example: arachne-plan train --models llama-3-8b --gpus a100-40gb,h100 --steps 20
     """
     import os
 

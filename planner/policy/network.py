@@ -80,9 +80,7 @@ class Conditioned:
         """The network for a composition with this summary, shape (SUMMARIES,)."""
         p = parameters
         hidden = np.tanh(np.float32(summary) @ p["condition1.weight"] + p["condition1.bias"])
-        out = (hidden @ p["condition2.weight"] + p["condition2.bias"]).reshape(
-            len(FILMS), 2, WIDTH
-        )
+        out = (hidden @ p["condition2.weight"] + p["condition2.bias"]).reshape(len(FILMS), 2, WIDTH)
         films = {
             name: (1.0 + np.tanh(out[i, 0]), np.tanh(out[i, 1])) for i, name in enumerate(FILMS)
         }

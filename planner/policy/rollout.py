@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from planner.kernel.engine import NO_CEILING
+from planner.kernel.state import BATCH
 from planner.policy.composition import Composition
 from planner.policy.features import DEGREES, DEPTHS, LEVELS, STATES, TYPES
 from planner.policy.kernel.episode import (
@@ -22,6 +24,7 @@ from planner.policy.kernel.episode import (
 from planner.policy.kernel.rolls import AIM, COUNT, STAGE, TRIED, Rolls, new_rolls
 from planner.policy.kernel.scene import LEVEL_OF, TYPE_OF
 from planner.policy.network import Conditioned, log_probabilities
+from planner.policy.start import Start
 
 Array = Any
 
@@ -65,6 +68,22 @@ class Episodes:
         times = np.where(self.rolls.times > 0, self.rolls.times, np.inf)
         return times.min(axis=1)
 
+    def start(self, row: int, count: int) -> Start:
+        """The first templates of an episode, to walk from; priced, as they were filled."""
+        rolls = self.rolls
+        return Start(
+            tuple(
+                (
+                    tuple(int(q) for q in rolls.choices[row, k, 1 : 1 + rolls.choices[row, k, 0]]),
+                    0,
+                    int(rolls.shape[row, BATCH, k]),
+                    int(rolls.order[row, k]),
+                )
+                for k in range(count)
+            ),
+            float(rolls.times[row, count - 1]),
+        )
+
     @property
     def last_ms(self) -> Array:
         """Iteration with all templates that fit, inf where none does, (R,)."""
@@ -82,12 +101,14 @@ def run_episodes(
     force: Chooser | None = None,
     keep: bool = False,
     spent: Callable[[], bool] | None = None,
+    most_evaluations: int = NO_CEILING,
 ) -> Episodes:
     """Sample `count` plans, every prefix of them priced.
 
     An episode ends with STOP, with a template that fits nowhere, with the most templates, or where
     no GPU is left. force: choices to take instead of sampled ones. keep: record all decisions.
-    spent: asked before each template; True ends all episodes there.
+    spent: asked before each template; True ends all episodes there. most_evaluations: where the
+    engine's count must stop; templates beyond it count as not fitting.
     """
     engine, scene = composition.engine, composition.scene
     tables, room = engine.tables, engine.room
@@ -154,7 +175,7 @@ def run_episodes(
             take(scene, rolls, going, chosen, levels)
             going = going[rolls.whole[going, STAGE] < rolls.whole[going, AIM]]
         fits = np.zeros(len(rows), np.bool_)
-        close_templates(tables, scene, rolls, rows, room, fits)
+        close_templates(tables, scene, rolls, rows, most_evaluations, room, fits)
         rows = rows[fits & (rolls.whole[rows, COUNT] < scene.templates)]
     return Episodes(composition, rolls, decisions)
 

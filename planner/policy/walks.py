@@ -13,6 +13,7 @@ from planner.kernel.state import new_laid
 from planner.policy.composition import Composition
 from planner.policy.kernel.moves import BEST, NOW, Sets, lay, new_sets, walk
 from planner.policy.kernel.scene import LEVEL_OF, TYPE_OF
+from planner.policy.start import Start
 
 Array = Any
 
@@ -102,19 +103,3 @@ class Walker:
             for k in range(count)
         )
         return Start(templates, float(sets.time[whose, count - 1]) if count else float("inf"))
-
-
-class Start:
-    """A set of structural templates with how each is filled, and its iteration time.
-
-    templates: (kinds, replicas given up, micro-batch index, placement) each. iteration_ms: inf
-    where it was not priced yet or does not fit.
-    """
-
-    __slots__ = ("iteration_ms", "templates")
-
-    def __init__(
-        self, templates: tuple[tuple[tuple[int, ...], int, int, int], ...], iteration_ms: float
-    ) -> None:
-        self.templates = templates
-        self.iteration_ms = iteration_ms

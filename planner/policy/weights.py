@@ -42,7 +42,8 @@ def save_weights(path: str | Path, weights: Weights) -> str:
         "format": str(FORMAT),
         "record": json.dumps(weights.record, sort_keys=True),
     }
-    content = save({name: np.ascontiguousarray(v) for name, v in weights.parameters.items()}, metadata)
+    arrays = {name: np.ascontiguousarray(v) for name, v in weights.parameters.items()}
+    content = save(arrays, metadata)
     write_whole(path, content)
     return hashlib.sha256(content).hexdigest()
 

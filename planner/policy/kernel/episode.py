@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.kernel.fill import prepare
 from planner.kernel.jit import compiled
-from planner.kernel.state import DEPTH, FREE, Array, Room
+from planner.kernel.state import AT_BATCH, DEPTH, EVALUATIONS, FREE, Array, Room
 from planner.kernel.tables import GPU, POOL, Tables
 from planner.policy.features import LEVELS
 from planner.policy.kernel.lean import lean_fill
@@ -42,16 +42,16 @@ from planner.policy.kernel.scene import GPUS, LARGEST, LEAST, LEVEL_OF, TYPE_OF,
 
 
 @compiled
-def open_templates(
-    tables: Tables, scene: Scene, rolls: Rolls, rows: Array, room: Room
-) -> None:
+def open_templates(tables: Tables, scene: Scene, rolls: Rolls, rows: Array, room: Room) -> None:
     """Count what is free for the next template of these episodes, and describe the types."""
     types = scene.kind.shape[0]
     for i in rows:
         k = rolls.whole[i, COUNT]
         prepare(tables, laid_of(rolls, i), k, room)
-        rolls.whole[i, STAGE], rolls.whole[i, AIM], rolls.whole[i, PACKS], rolls.whole[i, HELD] = 0, 0, 0, 0
-        rolls.real[i, COVER] = rolls.real[i, SPEED_SUM] = rolls.real[i, SLOWEST] = rolls.real[i, QUICKEST] = 0.0
+        for x in (STAGE, AIM, PACKS, HELD):
+            rolls.whole[i, x] = 0
+        for x in (COVER, SPEED_SUM, SLOWEST, QUICKEST):
+            rolls.real[i, x] = 0.0
         for g in range(types):
             rolls.free[i, GPUS_FREE, g] = rolls.free[i, LARGEST_FREE, g] = 0
             for e in range(LEVELS):
@@ -138,7 +138,8 @@ def _state(scene: Scene, rolls: Rolls, i: int, out: Array) -> None:
     out[19] = min(rolls.real[i, QUICKEST], 8.0) / 4
     used = 0
     for g in range(scene.kind.shape[0]):
-        if scene.type_int[LEAST, g] >= 0 and rolls.group[i, DEMAND, g, scene.type_int[LEAST, g]] > 0:
+        e = scene.type_int[LEAST, g]
+        if e >= 0 and rolls.group[i, DEMAND, g, e] > 0:
             used += 1
     out[20] = used / scene.kind.shape[0]
 
@@ -284,13 +285,12 @@ def view_types(
             for x in range(out.shape[0]):
                 out[x] = 0.0
             mask[a, g] = False
-            low, high = -1, -1
+            low = -1
             quickest, most_fit = 0.0, 0.0
             for e in range(LEVELS):
                 if legal[g, e] > 0:
                     if low < 0:
                         low = e
-                    high = e
                     q = scene.kind[g, e]
                     quickest = max(quickest, scene.rate[q] * (1 << e))
                     most_fit = max(most_fit, scene.fit[q, d - s])
@@ -409,12 +409,24 @@ def take(scene: Scene, rolls: Rolls, rows: Array, types: Array, levels: Array) -
 
 @compiled
 def close_templates(
-    tables: Tables, scene: Scene, rolls: Rolls, rows: Array, room: Room, fits: Array
+    tables: Tables,
+    scene: Scene,
+    rolls: Rolls,
+    rows: Array,
+    most_evaluations: int,
+    room: Room,
+    fits: Array,
 ) -> None:
-    """Fill the chosen templates and price the plans with them; fits: (n,) whether they do."""
+    """Fill the chosen templates and price the plans with them; fits: (n,) whether they do.
+
+    None is filled once the count of evaluations has reached `most_evaluations`.
+    """
     for a in range(rows.shape[0]):
         i = rows[a]
         k, depth = rolls.whole[i, COUNT], rolls.whole[i, AIM]
+        if room.why[EVALUATIONS] >= most_evaluations:
+            fits[a] = False
+            continue
         laid = laid_of(rolls, i)
         prepare(tables, laid, k, room)
         kinds = rolls.choices[i, rolls.whole[i, TRIED], 1:]
@@ -423,6 +435,7 @@ def close_templates(
         rolls.whole[i, TRIED] += 1
         rolls.times[i, k] = took
         if took >= 0:
+            rolls.order[i, k] = room.why[AT_BATCH]
             before = scene.ideal_ms / rolls.times[i, k - 1] if k > 0 else 0.0
             rolls.real[i, GAIN] = min(max(scene.ideal_ms / took - before, -1.0), 1.0)
             rolls.whole[i, COUNT] = k + 1

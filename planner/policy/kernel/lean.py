@@ -59,10 +59,10 @@ def place(
 
 @compiled
 def _same(laid: Laid, k: int, groups: int, room: Room) -> bool:
+    same = True
     for i in range(groups):
-        if room.spare[OTHER, i] != laid.node[k, i]:
-            return False
-    return True
+        same = same and room.spare[OTHER, i] == laid.node[k, i]
+    return same
 
 
 @compiled
@@ -76,8 +76,8 @@ def _swap(laid: Laid, k: int, groups: int, room: Room) -> None:
 @compiled
 def _keep(laid: Laid, k: int, room: Room) -> None:
     for s in range(laid.shape[DEPTH, k]):
-        room.split_int[BEST_FIRST, s] = laid.stage[FIRST, k, s + 1]
-        room.split_int[BEST_TILING, s] = laid.stage[TILING, k, s]
+        room.options.stage_int[BEST_FIRST, s] = laid.stage[FIRST, k, s + 1]
+        room.options.stage_int[BEST_TILING, s] = laid.stage[TILING, k, s]
 
 
 @compiled
@@ -85,8 +85,8 @@ def _restore(laid: Laid, k: int, batch: int, room: Room) -> None:
     laid.shape[BATCH, k] = batch
     laid.stage[FIRST, k, 0] = 0
     for s in range(laid.shape[DEPTH, k]):
-        laid.stage[FIRST, k, s + 1] = room.split_int[BEST_FIRST, s]
-        laid.stage[TILING, k, s] = room.split_int[BEST_TILING, s]
+        laid.stage[FIRST, k, s + 1] = room.options.stage_int[BEST_FIRST, s]
+        laid.stage[TILING, k, s] = room.options.stage_int[BEST_TILING, s]
 
 
 @compiled
@@ -106,7 +106,8 @@ def lean_fill(
 
     The iteration of the whole plan in ms, -1 where nothing fits; `laid` then holds the template.
     Where memory refuses the size, smaller ones follow. Neighbouring sizes and the other placement
-    are tried only if the first price is at most `worth`. room.why[AT_BATCH] tells the placement kept.
+    are tried only if the first price is at most `worth`. room.why[AT_BATCH] tells which placement
+    was kept.
     """
     r = place(tables, laid, k, kinds, depth, fewer, room)
     if r < 1:

@@ -36,6 +36,7 @@ class Rolls(NamedTuple):
     stage: Array  # (R, 3, K, D + 1)
     node: Array  # (R, K, GPUs)
     times: Array  # (R, K) iteration in ms with the first k + 1 templates, -1 where it fits nowhere
+    order: Array  # (R, K) placement of each template, as in planner.kernel.packing
     choices: Array  # (R, K, 1 + D) depth, then kinds, as chosen, also of a template that failed
     whole: Array  # (R, 6)
     real: Array  # (R, 5)
@@ -61,6 +62,7 @@ def new_rolls(tables: Tables, scene: Scene, count: int) -> Rolls:
         stage=whole(3, k, d + 1),
         node=whole(k, gpus),
         times=np.full((count, k), -1.0),
+        order=whole(k),
         choices=np.full((count, k, 1 + d), -1, np.int64),
         whole=whole(6),
         real=real(5),

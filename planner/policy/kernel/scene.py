@@ -78,7 +78,9 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
         found = per_sample[:, q][np.isfinite(per_sample[:, q])]
         if len(found):
             rate[q] = 1.0 / (found.min() * tables.kind_int[TP, q])
-    best_rate = np.array([max([rate[q] for q in kind[g] if q >= 0], default=0.0) for g in range(types)])
+    best_rate = np.array(
+        [max((rate[q] for q in kind[g] if q >= 0), default=0.0) for g in range(types)]
+    )
     fastest = max(best_rate.max(), 1e-30)
     whole_rate = max(float((gpus * best_rate).sum()), 1e-30)
     ideal_ms = tables.global_batch * blocks / whole_rate
@@ -86,11 +88,11 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
     gradients = tables.gradient_embedding + tables.gradient_head
     gradients += float(tables.gradient.sum(axis=0) @ tables.before[-1])
     nic = np.array([np.median(tables.node_real[NIC][node_gpu == g]) for g in range(types)])
-    sync = min(2.0 * gradients / max(float(np.median(tables.node_real[NIC])), 1e-30) / ideal_ms, 4.0)
-    head_ms = np.nan_to_num(np.nanmin(tables.end[HEAD, MS], initial=np.inf, where=np.isfinite(tables.end[HEAD, MS])), posinf=0)
-    quickest = np.nanmin(per_sample, initial=np.inf, where=np.isfinite(per_sample))
+    card = max(float(np.median(tables.node_real[NIC])), 1e-30)
+    sync = min(2.0 * gradients / card / ideal_ms, 4.0)
+    head_ms, quickest = _least(tables.end[HEAD, MS]), _least(per_sample)
     world, summary = _world(tables, gpus, best_rate / fastest, fit, kind, least, sync)
-    world[14] = min(float(head_ms) / quickest, 8.0) / 8.0 if np.isfinite(quickest) else 0.0
+    world[14] = min(head_ms / quickest, 8.0) / 8.0 if quickest > 0 else 0.0
     token = np.zeros((types, 18))
     for g in range(types):
         if least[g] < 0:
@@ -108,7 +110,8 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
         bus = tables.node_real[BUS][node_gpu == g]
         known = bus[np.isfinite(bus)]
         token[g, 15] = np.clip(np.log10(known.max() / _BUS), -2, 2) if len(known) else 0
-        token[g, 16] = min(float(tables.gpu_real[HOST, g]) * rate[low] * tables.kind_int[TP, low], 4) / 4
+        block_ms = 1 / max(rate[low] * tables.kind_int[TP, low], 1e-30)
+        token[g, 16] = min(float(tables.gpu_real[HOST, g]) / block_ms, 4) / 4
         token[g, 17] = min(2.0 * gradients / max(nic[g], 1e-30) / ideal_ms, 4) / 4
     scene = Scene(
         kind=kind,
@@ -127,6 +130,12 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
         templates=min(MOST_TEMPLATES, int(gpus.sum())),
     )
     return scene, summary
+
+
+def _least(figures: Array) -> float:
+    """The least known figure, 0 where none is known."""
+    known = figures[np.isfinite(figures)]
+    return float(known.min()) if len(known) else 0.0
 
 
 def _usable(tables: Any, q: int) -> bool:
@@ -161,9 +170,7 @@ def _world(
     blocks = float(tables.blocks)
     sizes = tables.node_int[NODE_GPUS].astype(float)
     uneven = float(sizes.std() / sizes.mean())
-    times = sum(
-        gpus[g] * fit[kind[g, least[g]], 4] for g in range(len(gpus)) if least[g] >= 0
-    )
+    times = sum(gpus[g] * fit[kind[g, least[g]], 4] for g in range(len(gpus)) if least[g] >= 0)
     fits = float(np.clip(np.log2(max(times, 1e-3) / blocks), -4, 8)) / 5
     moe = float(tables.experts > 1)
     world = np.zeros(24)

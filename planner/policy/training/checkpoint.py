@@ -84,6 +84,4 @@ def read_checkpoint(path: Path, recipe: Recipe, seed: int) -> Checkpoint:
 
 
 def _question(recipe: Recipe, seed: int) -> str:
-    return f"{recipe!r} parts {sorted(recipe.parts)} seed {seed}".replace(
-        repr(recipe.parts), "..."
-    )
+    return f"{recipe!r} parts {sorted(recipe.parts)} seed {seed}".replace(repr(recipe.parts), "...")

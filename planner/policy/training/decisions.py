@@ -78,9 +78,7 @@ def tensors(gathered: Mapping[str, Mapping[str, Array]]) -> dict[str, HeadBatch]
 def plan_of_row(episodes: Episodes, row: int, count: int) -> tuple[tuple[int, ...], ...]:
     """The first `count` templates of an episode, as kinds."""
     choices = episodes.rolls.choices[row]
-    return tuple(
-        tuple(int(q) for q in choices[k, 1 : 1 + choices[k, 0]]) for k in range(count)
-    )
+    return tuple(tuple(int(q) for q in choices[k, 1 : 1 + choices[k, 0]]) for k in range(count))
 
 
 def distinct_rows(plans: Sequence[Any]) -> Array:

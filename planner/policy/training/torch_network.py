@@ -25,7 +25,8 @@ class PolicyNetwork(nn.Module):
         )
 
     def _of(self, name: str) -> Tensor:
-        return self.values[_key(name)]
+        value: Tensor = self.values[_key(name)]
+        return value
 
     def films(self, summary: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Gain and shift of every conditioned layer for summaries (..., SUMMARIES)."""

@@ -128,11 +128,9 @@ class Trainer:
     # Teacher and imitation
 
     def _teach(self) -> None:
-        done = 0
         found = teacher_plans(self.problems, self.recipe.teacher_moves, self.seed, self.workers)
-        for number, plans, evaluations in found:
+        for done, (number, plans, evaluations) in enumerate(found, 1):
             self.evaluations += evaluations
-            done += 1
             for plan in plans:
                 self._remember(number, [plan])
             if done % 20 == 0 or done == len(self.problems):
@@ -207,9 +205,7 @@ class Trainer:
             len(self.problems), min(recipe.compositions, len(self.problems)), replace=False
         )
         for group in self.optimizer.param_groups:
-            group["lr"] = recipe.between(
-                recipe.learning_rate, recipe.last_learning_rate, self.step
-            )
+            group["lr"] = recipe.between(recipe.learning_rate, recipe.last_learning_rate, self.step)
         groups = [found for n in numbers if (found := self._group(int(n), draw)) is not None]
         facts: dict[str, list[float]] = {}
         for one in groups:
@@ -393,7 +389,7 @@ class Trainer:
         entropy = recipe.between(recipe.entropy, recipe.last_entropy, self.step)
         if recipe.has("risk") and self.step >= recipe.risk_from * recipe.steps:
             entropy *= 2
-        parameters = [p for p in self.network.parameters()]
+        parameters = list(self.network.parameters())
         kl = spread = 0.0
         for _ in range(recipe.epochs):
             gradients = []

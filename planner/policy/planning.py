@@ -1,0 +1,196 @@
+"""From a policy to a plan: rollouts, then local moves from the best of them.
+
+The schedule is the same whatever the budget, and the budget only says where it ends: more
+evaluations never give a worse plan. Deterministic for a seed and a ceiling on evaluations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.kernel.engine import NO_CEILING
+from planner.policy.composition import Composition
+from planner.policy.rollout import parameters_of, run_episodes
+from planner.policy.start import Start
+from planner.policy.walks import Walker
+from planner.problem import Problem
+from planner.result import Budget, PlanResult
+from planner.search import Search
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Round:
+    """Walks from the best distinct starts: how many, moves each, temperatures as shares."""
+
+    starts: int
+    moves: int
+    hot: float
+    cold: float = 0.0005
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rollouts, rounds of walks after them, how often, and whether to go on to the budget's end.
+
+    restarts: times that the whole is done, each without what was found before. goes_on: after
+    them again and again, then also from the best plans so far.
+    """
+
+    rollouts: int = 128
+    batch: int = 32
+    rounds: tuple[Round, ...] = (Round(32, 500, 0.004), Round(6, 2000, 0.002))
+    restarts: int = 1
+    goes_on: bool = False
+
+    def __str__(self) -> str:
+        walks = ", ".join(f"{r.starts} walks of {r.moves:,} moves" for r in self.rounds)
+        return f"{self.rollouts} rollouts" + (f", {walks}" if walks else "")
+
+
+SHARE_A_WALK = 0.25  # of what a budget in seconds leaves, the most that one walk may take
+FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
+KEPT = 4
+
+
+class Planning:
+    """One search for a plan, by the policy of given parameters."""
+
+    def __init__(
+        self, problem: Problem, planner: str, budget: Budget, seed: int, schedule: Schedule
+    ) -> None:
+        self.search = Search(problem, planner, budget)
+        self.problem = problem
+        self.schedule = schedule
+        self.seed = seed
+        self.composition = Composition(problem)
+        self.engine = self.composition.engine
+        self.walker = Walker(self.composition)
+        self.found: dict[tuple[Any, ...], Start] = {}
+
+    def run(self, parameters: Mapping[str, Array]) -> PlanResult:
+        """Search, and answer with the best plan met."""
+        if not self.composition.plannable:
+            return self.search.result(reason="no GPU type has profiles", finished=True)
+        turn = 0
+        finished = False
+        while not self.search.spent:
+            finished = self._turn(parameters, turn)
+            turn += 1
+            if turn >= self.schedule.restarts and not self.schedule.goes_on:
+                break
+        return self._answer(finished and not self.schedule.goes_on, turn)
+
+    def _turn(self, parameters: Mapping[str, Array], turn: int) -> bool:
+        """The whole schedule once; whether it came to its end."""
+        draw = np.random.default_rng([self.seed, turn])
+        starts = self._rollouts(parameters, draw)
+        for round_ in self.schedule.rounds:
+            better: list[Start] = []
+            if turn >= self.schedule.restarts:  # the best so far walk again, beside what is new
+                starts = self._best(max(1, round_.starts // 4)) + starts
+            for start in distinct(starts)[: round_.starts]:
+                seed = int(draw.integers(1 << 31))
+                if self.search.spent:
+                    return False
+                better.append(self._walk(start, round_, seed))
+            starts = better + starts
+        return not self.search.spent
+
+    def _rollouts(self, parameters: Mapping[str, Array], draw: np.random.Generator) -> list[Start]:
+        network = parameters_of(parameters, self.composition)
+        starts: list[Start] = []
+        for _ in range(0, self.schedule.rollouts, self.schedule.batch):
+            if self.search.spent:
+                break
+            episodes = run_episodes(
+                self.composition,
+                network,
+                self.schedule.batch,
+                draw,
+                spent=self._spent,
+                most_evaluations=self._ceiling(),
+            )
+            rolls, times = episodes.rolls, episodes.best_ms
+            for row in np.flatnonzero(np.isfinite(times)):
+                prefix = np.where(rolls.times[row] > 0, rolls.times[row], np.inf)
+                count = int(prefix.argmin()) + 1
+                starts.append(episodes.start(int(row), count))
+            self._count()
+            for start in starts[-self.schedule.batch :]:
+                self._offer(start)
+        return starts
+
+    def _walk(self, start: Start, round_: Round, seed: int) -> Start:
+        _, best = self.walker.walk(
+            start, round_.moves, round_.hot, round_.cold, seed, most_evaluations=self._ceiling()
+        )
+        self._count()
+        if best.templates:
+            self._offer(best)
+        return min(best, start, key=lambda one: one.iteration_ms)
+
+    def _ceiling(self) -> int:
+        """Where the engine's count must stop: by the budget, and by seconds at the rate so far."""
+        budget, done = self.search.budget, self.engine.evaluations
+        ceiling = NO_CEILING if budget.evaluations is None else budget.evaluations
+        if budget.seconds is not None:
+            left = max(0.0, budget.seconds - self.search.seconds)
+            if done:
+                rate = done / max(self.search.seconds, 1e-3)
+            else:
+                rate = FIRST_RATE / self.problem.cluster.gpus
+            ceiling = min(ceiling, done + max(1, int(SHARE_A_WALK * left * rate)))
+        return ceiling
+
+    def _spent(self) -> bool:
+        self._count()
+        return self.search.spent
+
+    def _count(self) -> None:
+        self.search.count(self.engine.evaluations - self.search.evaluations, ())
+
+    def _offer(self, start: Start) -> None:
+        """Keep a priced set; the curve knows when it is the best."""
+        key = start.templates
+        if key not in self.found:
+            self.found[key] = start
+            if len(self.found) > 64 * KEPT:
+                self.found = {one.templates: one for one in self._best(16 * KEPT)}
+        if start.iteration_ms < self.search.best_ms:
+            self.search.best_ms = start.iteration_ms
+            self.search.curve.append((self.search.evaluations, start.iteration_ms))
+
+    def _best(self, count: int) -> list[Start]:
+        return sorted(self.found.values(), key=lambda one: (one.iteration_ms, one.templates))[
+            :count
+        ]
+
+    def _answer(self, finished: bool, turns: int) -> PlanResult:
+        # Filling a plan again to read it out prices nothing new.
+        evaluations, tally = self.engine.evaluations, self.engine.tally()
+        for start in self._best(KEPT):
+            self.search.offer(start.iteration_ms, self.walker.templates(start))
+        self.search.evaluations = evaluations
+        self.search.rejected.update(tally.rejected)
+        self.search.closest = tally.closest
+        times = f"{turns} times " if turns > 1 else ""
+        reason = f"{times}{self.schedule}" + ("" if finished else ", until the budget ended")
+        return self.search.result(reason=reason, finished=finished)
+
+
+def distinct(starts: Sequence[Start]) -> list[Start]:
+    """The best of every (first depth, multiset of the first template's kinds), best first."""
+    seen = set()
+    found = []
+    for start in sorted(starts, key=lambda one: (one.iteration_ms, one.templates)):
+        kinds = tuple(sorted(start.templates[0][0]))
+        if kinds not in seen:
+            seen.add(kinds)
+            found.append(start)
+    return found

@@ -1,0 +1,130 @@
+"""Masks and prices of episodes, held against the readable packing and cost."""
+
+import numpy as np
+import pytest
+
+from planner.cost import price_filled
+from planner.filled import FilledPlan
+from planner.packing import Demand, FreeGpus, Placement, largest_replicas, pack
+from planner.policy.composition import Composition
+from planner.policy.kernel.rolls import COUNT, TRIED
+from planner.policy.kernel.scene import LEAST
+from planner.policy.network import initial_parameters
+from planner.policy.rollout import Episodes, parameters_of, run_episodes
+from tests.planner.policy.compositions import ODD, problem_on, random_composition
+
+
+def rolled(composition: Composition, count: int, seed: int) -> Episodes:
+    network = parameters_of(initial_parameters(0), composition)
+    draw = np.random.default_rng(seed)
+    return run_episodes(composition, network, count, draw, keep=True)
+
+
+def compositions() -> list[Composition]:
+    draw = np.random.default_rng(5)
+    odd = [Composition(problem_on("llama-3-8b", cluster)) for cluster in ODD]
+    return odd + [
+        random_composition(draw, model) for model in ("llama-3-8b", "qwen3-32b") for _ in range(4)
+    ]
+
+
+def test_every_prefix_completes_in_ten_thousand_states() -> None:
+    states = 0
+    for number, composition in enumerate(compositions()):
+        episodes = rolled(composition, 64, number)
+        for decision in episodes.decisions:
+            states += len(decision.rows)
+            assert decision.mask.any(axis=1).all()
+            rows = np.arange(len(decision.rows))
+            assert decision.mask[rows, decision.choice].all()
+            assert np.isfinite(decision.log_probability).all()
+            assert np.isfinite(decision.candidates).all()
+            assert np.isfinite(decision.state).all()
+        # What was begun was finished: each chosen template has all its stages.
+        for row in range(64):
+            for k in range(episodes.rolls.whole[row, TRIED]):
+                depth = episodes.rolls.choices[row, k, 0]
+                assert (episodes.rolls.choices[row, k, 1 : 1 + depth] >= 0).all()
+    assert states > 10_000
+
+
+def test_what_the_masks_let_through_packs_by_the_readable_packing() -> None:
+    for number, composition in enumerate(compositions()[:8]):
+        episodes = rolled(composition, 8, number)
+        kinds = composition.engine.kinds
+        for row in range(8):
+            for k in range(episodes.rolls.whole[row, TRIED]):
+                laid = composition.laid(episodes.rolls, row, k)
+                used = FilledPlan(composition.problem.cluster, tuple(laid)).used
+                free = FreeGpus.of(composition.problem, used)
+                depth = episodes.rolls.choices[row, k, 0]
+                chosen = [kinds[q] for q in episodes.rolls.choices[row, k, 1 : 1 + depth]]
+                assert largest_replicas(free, chosen, 1 << 30) >= 1
+
+
+def test_a_masked_degree_does_not_pack_or_leaves_too_few_groups_or_too_little_memory() -> None:
+    composition = Composition(problem_on("llama-3-8b", ODD[2]))
+    episodes = rolled(composition, 16, 1)
+    scene, kinds = composition.scene, composition.engine.kinds
+    free = FreeGpus.of(composition.problem)
+    checked = 0
+    for decision in episodes.decisions:
+        if decision.head != "degree":
+            continue
+        for a, row in enumerate(decision.rows):
+            if decision.template[a] > 0:
+                continue
+            plan = episodes.rolls.choices[row, 0]
+            depth, s = int(plan[0]), int(decision.stage[a])
+            before = [kinds[q] for q in plan[1 : 1 + s]]
+            g = int(composition.engine.tables.kind_int[0, plan[1 + s]])
+            for level in range(decision.mask.shape[1]):
+                q = scene.kind[g, level]
+                if q < 0:
+                    assert not decision.mask[a, level]
+                    continue
+                completes = _completes(free, [*before, kinds[q]], depth, scene, kinds)
+                if decision.mask[a, level]:
+                    assert completes
+                checked += 1
+    assert checked > 100
+
+
+def _completes(
+    free: FreeGpus, stages: list[Demand], depth: int, scene: object, kinds: tuple[Demand, ...]
+) -> bool:
+    """Whether stages of the least degrees bring a template to its depth, tried one by one."""
+    if pack(free, stages, 1, Placement.REPLICA) is None:
+        return False
+    least = [kinds[scene.kind[g, e]] for g, e in enumerate(scene.type_int[LEAST]) if e >= 0]  # type: ignore[attr-defined]
+    while len(stages) < depth:
+        for kind in least:
+            if pack(free, [*stages, kind], 1, Placement.REPLICA) is not None:
+                stages = [*stages, kind]
+                break
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-32b"])
+def test_every_prefix_is_priced_as_the_cost_model_prices_it(model: str) -> None:
+    composition = random_composition(np.random.default_rng(3), model)
+    episodes = rolled(composition, 12, 2)
+    priced = 0
+    for row in range(12):
+        for k in range(episodes.rolls.whole[row, COUNT]):
+            templates = composition.laid(episodes.rolls, row, k + 1)
+            prediction = price_filled(composition.problem, templates)
+            assert prediction.fits
+            assert episodes.rolls.times[row, k] == pytest.approx(prediction.iteration_ms, rel=1e-9)
+            priced += 1
+    assert priced > 8
+
+
+def test_a_free_gpu_alone_is_one_stage_or_nothing() -> None:
+    composition = Composition(problem_on("llama-3-8b", ODD[0]))
+    episodes = rolled(composition, 4, 0)
+    assert (episodes.rolls.choices[:, 0, 0] == 1).all()
+    assert (episodes.rolls.whole[:, COUNT] == 0).all()  # an H100 does not hold 8B with AdamW
+    assert np.isinf(episodes.best_ms).all()

@@ -1,0 +1,125 @@
+"""The planners `arachne` and `annealing` by their promises."""
+
+import numpy as np
+import pytest
+
+from planner.baselines import annealing, arachne
+from planner.policy.network import initial_parameters
+from planner.policy.planning import Planning, Round, Schedule
+from planner.policy.training.clusters import node_of
+from planner.problem import Problem
+from planner.profiles import Origin, ProfileSet
+from planner.result import Budget, PlanResult, Status
+from profiler.estimates.question import Question, answer
+from specs.cluster import Cluster
+from specs.model import load_model
+from specs.profile import Source
+from tests.planner.policy.compositions import ODD, problem_on
+from tests.planner.reference import reference_problem
+
+SMALL = Schedule(rollouts=16, batch=16, rounds=(Round(4, 100, 0.004), Round(2, 300, 0.002)))
+
+
+def small(problem: Problem, budget: Budget, seed: int = 0) -> PlanResult:
+    return Planning(problem, "arachne", budget, seed, SMALL).run(initial_parameters(0))
+
+
+def iteration_ms(result: PlanResult) -> float:
+    assert result.plan is not None
+    assert result.plan.prediction is not None
+    return result.plan.prediction.iteration_ms
+
+
+def test_a_plan_is_priced_fits_and_is_the_last_of_the_curve() -> None:
+    result = small(reference_problem("llama-3-8b", "mixed-64"), Budget())
+    assert result.status is Status.OK
+    assert result.plan is not None
+    assert result.plan.prediction is not None
+    assert result.plan.prediction.fits
+    assert result.curve[-1][1] == pytest.approx(iteration_ms(result), rel=1e-9)
+    assert [ms for _, ms in result.curve] == sorted((ms for _, ms in result.curve), reverse=True)
+
+
+def test_the_same_seed_and_ceiling_give_the_same_plan() -> None:
+    problem = reference_problem("qwen3-32b", "uneven-52")
+    one, two = (small(problem, Budget(evaluations=900), 7) for _ in range(2))
+    assert one.plan == two.plan
+    assert one.evaluations == two.evaluations
+
+
+def test_more_evaluations_never_give_a_worse_plan() -> None:
+    problem = reference_problem("qwen3-32b", "mixed-64")
+    times = [
+        iteration_ms(result)
+        for n in (60, 120, 300, 800, 2000)
+        if (result := small(problem, Budget(evaluations=n), 3)).plan is not None
+    ]
+    assert len(times) >= 4
+    assert times == sorted(times, reverse=True)
+
+
+def test_evaluations_are_a_ceiling() -> None:
+    problem = reference_problem("llama-3-8b", "mixed-64")
+    for ceiling in (1, 50, 500):
+        found = small(problem, Budget(evaluations=ceiling)).evaluations
+        # one structure is looked at in its sizes and placements before the count is asked again
+        assert found <= ceiling + 10
+
+
+def test_going_on_is_at_least_as_good_and_ends_with_the_budget() -> None:
+    problem = reference_problem("llama-3-8b", "mixed-64")
+    once = small(problem, Budget(), 1)
+    schedule = Schedule(SMALL.rollouts, SMALL.batch, SMALL.rounds, goes_on=True)
+    ceiling = 3 * once.evaluations
+    on = Planning(problem, "arachne", Budget(evaluations=ceiling), 1, schedule)
+    longer = on.run(initial_parameters(0))
+    assert iteration_ms(longer) <= iteration_ms(once)
+    assert once.evaluations < longer.evaluations <= ceiling + 10
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_reason() -> None:
+    result = small(problem_on("qwen3-32b", ODD[1]), Budget())
+    assert result.plan is None
+    assert result.status is Status.NO_PLAN
+    assert "memory" in result.reason
+
+
+def test_the_shipped_policy_plans_odd_nodes() -> None:
+    result = arachne.plan(problem_on("llama-3-8b", ODD[2]), Budget(), 0)
+    assert result.status is Status.OK
+
+
+def test_annealing_plans_without_learning() -> None:
+    problem = reference_problem("llama-3-8b", "mixed-64")
+    one, two = (annealing.plan(problem, Budget(evaluations=4000), 2) for _ in range(2))
+    assert one.plan is not None
+    assert one.plan == two.plan
+    assert one.plan.planner == "annealing"
+
+
+def test_six_types_and_ten_thousand_gpus_still_have_a_plan() -> None:
+    gpus = ("a100-40gb", "a6000", "h100", "h200", "l40s", "v100-32gb")
+    model = load_model("llama-3-8b")
+    workload = model.default_workload
+    rows = answer(
+        Question(
+            gpus=gpus,
+            model=model,
+            tps=(1, 2, 4, 8),
+            micro_batches=(1, 2, 4, 8),
+            seq_len=workload.seq_len,
+            dtype=workload.dtype,
+            optimizer=workload.optimizer,
+        )
+    )
+    profiles = ProfileSet.of_rows(rows.layers, rows.links, rows.hosts, Origin(1, Source.ESTIMATED))
+    draw = np.random.default_rng(0)
+    nodes = []
+    while sum(node.gpus for node in nodes) < 10_000:
+        gpu = gpus[int(draw.integers(6))]
+        nodes.append(node_of(gpu, int(draw.integers(1, 9)), f"n{len(nodes)}", 25.0))
+    problem = Problem(model, workload, Cluster("far-out", tuple(nodes)), profiles)
+    result = arachne.plan(problem, Budget(evaluations=400), 0)
+    assert result.plan is not None
+    assert result.plan.prediction is not None
+    assert result.plan.prediction.fits
