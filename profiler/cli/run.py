@@ -72,6 +72,13 @@ if TYPE_CHECKING:
     help="Optimizer.  [default: that of the model's default workload]",
 )
 @click.option(
+    "--ep",
+    "eps",
+    type=WholeNumbers(),
+    help="Expert parallelism: tilings of blocks with experts, beside the untiled form.",
+)
+@click.option("--etp", "etps", type=WholeNumbers(), help="Tensor parallelism of experts, likewise.")
+@click.option(
     "--resume", is_flag=True, help="Go on with the newest unfinished run of these options."
 )
 @click.option("--dry-run", is_flag=True, help="List what would be measured, and about how long.")
