@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from planner.refusal import TOO_FEW_BLOCKS, Refusal
 
@@ -94,9 +95,9 @@ def _least_feasible(candidates: Sequence[float], feasible: Callable[[float], boo
     return low
 
 
-def _most_blocks(option: StageOption, kind: int, ceiling: float) -> int:
-    """The most blocks below the ceiling in time and in memory."""
-    cap, fixed, each = option.cap(kind), option.fixed_ms, option.block_ms[kind]
+def _most_blocks(option: StageOption, kind: int, ceiling: float, blocks: int) -> int:
+    """The most of the model's blocks below the ceiling in time and in memory."""
+    cap, fixed, each = min(option.cap(kind), blocks), option.fixed_ms, option.block_ms[kind]
     count = min(cap, max(0, math.floor((ceiling - fixed) / each)))
     while count < cap and fixed + (count + 1) * each <= ceiling:
         count += 1
@@ -122,7 +123,7 @@ def _split_of_one_kind(
     )
 
     def most(options: Sequence[StageOption], ceiling: float) -> int:
-        return max(_most_blocks(option, kind, ceiling) for option in options)
+        return max(_most_blocks(option, kind, ceiling, blocks) for option in options)
 
     def feasible(ceiling: float) -> bool:
         each = [most(options, ceiling) for options in stages]
@@ -183,7 +184,7 @@ def _fastest_first(
         return min(
             option.block_ms[kind]
             for option in stages[s]
-            if _most_blocks(option, kind, ceiling) == most_each[s]
+            if _most_blocks(option, kind, ceiling, blocks) == most_each[s]
         )
 
     given = [1] * len(stages)
@@ -238,9 +239,15 @@ def _split_of_two_kinds(
         end = first + 1 if stuck >= 0 else len(kinds)
         over = min(o.memory_bytes(counts(first, end)) - o.limit_bytes for o in stages[s])
         return Refusal.memory(s, over, f"with {end - first} of {len(kinds)} blocks")
-    shapes = {tuple(counts(i, j)) for i, j in _ranges(len(kinds))}
+    shapes = product(*(range(n + 1) for n in prefix[-1]))
     candidates = sorted(
-        {option.time_ms(shape) for options in stages for option in options for shape in shapes}
+        {
+            option.time_ms(shape)
+            for shape in shapes
+            if any(shape)
+            for options in stages
+            for option in options
+        }
     )
     first_feasible = _least_feasible(candidates, feasible)
     best: tuple[float, Split] | None = None
@@ -262,9 +269,3 @@ def _split_of_two_kinds(
             best = pipe, Split(tuple(end - first for first, end in bounds), tuple(chosen))
     assert best is not None
     return best[1]
-
-
-def _ranges(blocks: int) -> Iterator[tuple[int, int]]:
-    for i in range(blocks):
-        for j in range(i + 1, blocks + 1):
-            yield i, j
