@@ -21,6 +21,7 @@ from specs.workload import Recompute
 
 DISTINCT_COPIES = 3  # one layer alone stays in the caches and is 2 to 14 % too fast
 COPIES_UP_TO_BYTES = 256 * 1024**2  # weights that no cache holds need no copies
+FLUSH_BYTES = 128 * 1024**2  # written between optimizer steps: more than any cache holds
 
 
 def copies_of(layer: LayerType, key: LayerKey) -> int:
@@ -218,9 +219,15 @@ class LayerBench:
         ).end_bytes
 
     def timed_updates(self, count: int) -> list[float]:
-        """Run `count` optimizer steps over all copies, and forget the gradients; ms per layer."""
+        """Run `count` optimizer steps over all copies, and forget the gradients; ms per layer.
+
+        Every step finds its weights and moments outside the caches: in a run, all activations of an
+        iteration have gone through them since the last one.
+        """
         watches = []
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
         for _ in range(count):
+            flush.zero_()
             watch = Stopwatch(self.device)
             watch.mark()
             self._optimizer.step()

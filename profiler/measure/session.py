@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Answers = list[dict[str, Any]]
 
+UPDATE_WINDOW_S = 0.4
+MAX_UPDATES = 25  # once an iteration: a few per cent of it, and caches are emptied before each
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -145,7 +148,8 @@ class Session:
         busy = [answer for answer in prepared if not answer["idle"]]
         pass_ms = max(answer["pass_ms"] for answer in busy)
         update_ms = max(answer["update_ms"] for answer in busy)
-        counts = {"passes": repetitions(pass_ms), "updates": repetitions(update_ms)}
+        updates = repetitions(update_ms, window_s=UPDATE_WINDOW_S, most=MAX_UPDATES)
+        counts = {"passes": repetitions(pass_ms), "updates": updates}
         expected_s = (counts["passes"] * pass_ms + counts["updates"] * update_ms) / 1e3
         windows: list[Answers] = []
         while len(windows) < self.patience.windows:

@@ -30,13 +30,13 @@ def figure(samples_ms: Sequence[float]) -> Figure:
     return Figure(middle, median(abs(x - middle) for x in samples_ms), len(samples_ms))
 
 
-def repetitions(pass_ms: float, *, window_s: float = WINDOW_S) -> int:
-    """How many timed passes fill a window, between MIN_SAMPLES and MAX_SAMPLES.
+def repetitions(pass_ms: float, *, window_s: float = WINDOW_S, most: int = MAX_SAMPLES) -> int:
+    """How many timed passes fill a window, between MIN_SAMPLES and `most`.
 
     pass_ms: the slowest rank's time of one warm pass. The count is settled before the window and
     equal on all ranks: a rank that stopped on its own clock would leave the others in a collective.
     """
-    return min(MAX_SAMPLES, max(MIN_SAMPLES, round(window_s * 1e3 / max(pass_ms, 1e-3))))
+    return min(most, max(MIN_SAMPLES, round(window_s * 1e3 / max(pass_ms, 1e-3))))
 
 
 def drift(before_ms: float, after_ms: float) -> float:
