@@ -45,6 +45,11 @@ def _stages(plan: Plan, prediction: Prediction) -> list[tuple[int, int, str, Sta
     ]
 
 
+def _gap(bars: int) -> float:
+    """Share of a category that stays empty: a few bars are no wider than many."""
+    return max(0.35, 1 - 0.16 * bars)
+
+
 def memory_figure(plan: Plan, prediction: Prediction) -> Figure:
     """Memory of one GPU of each stage in parts, against its limit; GiB."""
     stages = _stages(plan, prediction)
@@ -95,7 +100,7 @@ def memory_figure(plan: Plan, prediction: Prediction) -> Figure:
         traces=traces,
         layout={
             "barmode": "stack",
-            "bargap": 0.35,
+            "bargap": _gap(len(stages)),
             "yaxis": {"title": {"text": "GiB"}, "rangemode": "tozero"},
             "xaxis": {"type": "category"},
         },
@@ -136,7 +141,7 @@ def stage_time_figure(plan: Plan, prediction: Prediction) -> Figure:
         ],
         layout={
             "barmode": "stack",
-            "bargap": 0.35,
+            "bargap": _gap(len(stages)),
             "yaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
             "xaxis": {"type": "category"},
         },
@@ -213,6 +218,8 @@ def parts_figure(plan: Plan, prediction: Prediction) -> Figure:
 def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) -> Figure:
     """Every measured iteration of the plan's runs, with the predicted time as a line."""
     predicted = rows[0].predicted_ms
+    # Warm-ups may take tens of times as long: they are drawn, but do not set the scale.
+    top = max([predicted, *(m.iteration_ms for m in iterations if not m.warm_up)])
     runs = list(dict.fromkeys((m.run, m.host) for m in iterations))
     traces = []
     for i, (run, host) in enumerate(runs):
@@ -239,8 +246,8 @@ def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) 
     return Figure(
         "runs",
         "What its runs took",
-        f"Measured iterations, warm-ups hollow, published means square; the line is the "
-        f"prediction, {words.ms(predicted)}.",
+        "Measured iterations, warm-ups hollow (above the frame where they took longer), published "
+        f"means square; the line is the prediction, {words.ms(predicted)}.",
         Table(
             ("run", "host", "iteration", "iteration_ms", "samples", "warm_up", "loss"),
             tuple(
@@ -251,7 +258,7 @@ def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) 
         traces=traces,
         layout={
             "xaxis": {"title": {"text": "iteration"}},
-            "yaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": "ms"}, "range": [0, 1.15 * top]},
             "shapes": [
                 {
                     "type": "line",

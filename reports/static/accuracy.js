@@ -149,8 +149,9 @@
     ];
   };
 
-  const square = (group, x, y, title, unit) => {
-    const [lowX, highX] = extent(group.map(x));
+  const square = (group, x, y, title, unit, spread = () => 0) => {
+    const lowX = extent(group.map((row) => Math.max(x(row) - spread(row), x(row) / 2)))[0];
+    const highX = extent(group.map((row) => x(row) + spread(row)))[1];
     const [lowY, highY] = extent(group.map(y));
     const low = Math.min(lowX, lowY);
     const high = Math.max(highX, highY);
@@ -191,7 +192,7 @@
     const x = (row) => row.measured_ms / divisor;
     const y = (row) => row.predicted_ms / divisor;
     if (axes === "error") return ratio(x, unit);
-    const frame = square(view, x, y, "iteration time", unit);
+    const frame = square(view, x, y, "iteration time", unit, (row) => (row.mad_ms || 0) / divisor);
     const traces = bands(frame.low || 1e-9, frame.high);
     for (const { source, group } of bySource(view)) {
       traces.push({
