@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from planner.baselines import exhaustive, random, sailor
+from planner.baselines import espresso, exhaustive, random, sailor
 from planner.result import Planner
 from specs.errors import PlanError
 
 PLANNERS: dict[str, Planner] = {
+    "espresso": espresso.plan,
     "exhaustive": exhaustive.plan,
     "random": random.plan,
     "sailor": sailor.plan,

@@ -94,7 +94,7 @@ def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
 
 
 def _reason(problem: Problem, search: SailorSearch, found: bool) -> str:
-    parts = [] if found else ["no plan: nowhere are there memory and GPUs enough, by Sailor's memory rule"]
+    parts = [] if found else ["no plan: by Sailor's memory rule no depth has GPUs enough"]
     if search.finished:
         parts.append("all depths")
     else:
