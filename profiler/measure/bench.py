@@ -155,6 +155,7 @@ class LayerBench:
             watch.mark()
             with backward:
                 self._backward(roots)
+            del roots  # giving the graph back takes time, and a run does it for every micro-batch
             watch.mark()
 
     def _input(self) -> Tensor:

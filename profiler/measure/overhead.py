@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from runtime.data import SyntheticSamples
 from runtime.executor import Executor, Step
+from runtime.memory import PeakMemory
 from runtime.timeline import Kind
 from specs.cluster import Cluster, Node
 from specs.gpu import gpu_type
@@ -13,27 +16,32 @@ from specs.model import Model, load_model
 from specs.plan import Place, Plan, Replica, Stage, Template
 from specs.workload import DType, Optimizer, Workload
 
-MICRO_BATCHES = 16
+MICRO_BATCHES = 8
+MICRO_BATCH = 2
 WARM_STEPS = 2
-STEPS = 12
-SEQ_LEN = 16
+STEPS = 6
+BLOCKS = 1
+SEQ_LEN = 128
 
 
 def overhead_plan(gpu: str, devices: int) -> Plan:
-    """The least work that is still a training run: one small block, a replica on each device."""
+    """Little work that is still a training run: one small block, a replica on each device."""
     small = load_model("tiny-llama-test")
-    model = Model.from_config("overhead", {**small.config, "num_hidden_layers": 1})
+    model = Model.from_config("overhead", {**small.config, "num_hidden_layers": BLOCKS})
     stage = Stage(gpu, 1, range(len(model.layers)))
     node = Node("here", gpu, devices, gpu_type(gpu).default_topology, 1.0, 0.0)
     replicas = tuple(
-        Replica(MICRO_BATCHES, 1, (Place("here", (device,)),)) for device in range(devices)
+        Replica(MICRO_BATCHES, MICRO_BATCH, (Place("here", (device,)),))
+        for device in range(devices)
     )
     return Plan(
         planner="",
         model=model,
-        workload=Workload(MICRO_BATCHES * devices, SEQ_LEN, DType.FP32, Optimizer.ADAMW),
+        workload=Workload(
+            MICRO_BATCHES * MICRO_BATCH * devices, SEQ_LEN, DType.FP32, Optimizer.ADAMW
+        ),
         cluster=Cluster("here", (node,)),
-        templates=(Template(1, (stage,), replicas),),
+        templates=(Template(MICRO_BATCH, (stage,), replicas),),
     )
 
 
@@ -50,13 +58,35 @@ def overhead_ms(step: Step, micro_batches: int) -> float:
     return (pipe_ms - layers_ms) / micro_batches
 
 
-def measure_overhead(gpu: str, devices: int, rank: int, device: torch.device) -> list[float]:
-    """Run the executor on every device at once; this rank's samples in ms, one an iteration."""
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """Samples in ms per micro-batch, one an iteration, and memory in bytes besides the tensors."""
+
+    samples_ms: list[float]
+    framework_bytes: int
+
+
+def measure_overhead(gpu: str, devices: int, rank: int, device: torch.device) -> Overhead:
+    """Run the executor on every device at once.
+
+    Memory of the framework: on a CPU the highest resident memory of the process, less weights,
+    gradients and optimizer state (what the allocator cannot give back is part of it); on a GPU
+    what is in use besides the tensors of the allocator: context, libraries, communicators.
+    """
     plan = overhead_plan(gpu, devices)
     samples = SyntheticSamples(plan.model.layers[0].shape("vocab"), seed=0)
     executor = Executor(plan, rank, device=device, samples=samples, learning_rate=0.0)
+    memory = PeakMemory(device)
+    memory.reset()
     found = []
     for iteration in range(WARM_STEPS + STEPS):
         executor.prepare(iteration)
         found.append(overhead_ms(executor.step(iteration), MICRO_BATCHES))
-    return found[WARM_STEPS:]
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        framework = total - free - torch.cuda.memory_reserved(device)
+    else:
+        weights = sum(p.numel() * p.element_size() for p in executor.model.parameters())
+        state = weights + executor.gradients.nbytes + executor.optimizer.state_bytes()
+        framework = memory.read() - state
+    return Overhead(found[WARM_STEPS:], framework)

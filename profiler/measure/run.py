@@ -11,7 +11,7 @@ from profiler.host import Devices, HostFacts
 from profiler.measure.crew import Crew, CrewError
 from profiler.measure.entries import Entry, Question, entries_of
 from profiler.measure.patience import Patience
-from profiler.measure.session import Answers, Listener, Outcome, Session
+from profiler.measure.session import Listener, Outcome, Session
 from profiler.measure.timing import drift, figure, same_speed, steady
 from specs.errors import ArachneError, RunError
 from specs.profile import (
@@ -116,7 +116,7 @@ def measure(
                 left = [entry for entry in entries if entry.key not in done]
                 listener.run_started(run_id, left, len(done), old is not None)
                 if left and not store.host_profiles(run_id=run_id):
-                    row = host_row(crew, devices, words, patience)
+                    row = host_row(crew, devices, patience)
                     store.add_host_profile(run_id, row)
                 outcomes = session.run(left, refusals, done)
                 measured = EntryStatus.OK in store.entries(run_id).values()
@@ -165,13 +165,13 @@ def _failed_unless_finished(store: Store, run_id: int) -> Iterator[None]:
         raise
 
 
-def host_row(crew: Crew, devices: Devices, words: Answers, patience: Patience) -> HostProfile:
+def host_row(crew: Crew, devices: Devices, patience: Patience) -> HostProfile:
     """What a process of this host costs before any layer, and per micro-batch beside its layers.
 
-    words: the first words of the processes, with the memory each takes without a layer. Raises
-    RunError where the overhead cannot be measured: without it no plan can be priced.
+    Raises RunError where the overhead cannot be measured: without it no plan can be priced.
     """
     samples: list[float] = []
+    framework_bytes = 0
     for _ in range(patience.windows):
         try:
             answers = crew.ask({"do": "overhead"}, patience.for_work(2.0))
@@ -179,6 +179,7 @@ def host_row(crew: Crew, devices: Devices, words: Answers, patience: Patience) -
             raise RunError(
                 f"the overhead of a micro-batch cannot be measured: {error.reason}"
             ) from None
+        framework_bytes = max(answer["framework_bytes"] for answer in answers)
         window = [sample for answer in answers for sample in answer["overhead_ms"]]
         if all(steady(answer["before_ms"], answer["after_ms"]) for answer in answers):
             samples = window
@@ -188,7 +189,7 @@ def host_row(crew: Crew, devices: Devices, words: Answers, patience: Patience) -
     return HostProfile(
         gpu=devices.gpu,
         host_ms=overhead.ms,
-        framework_bytes=max(word["framework_bytes"] for word in words),
+        framework_bytes=framework_bytes,
         usable_bytes=devices.usable_bytes,
         host_mad_ms=overhead.mad_ms,
     )

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
@@ -97,7 +96,6 @@ class Station:
         nccl = torch.cuda.nccl.version() if self._cuda else ()  # type: ignore[no-untyped-call]
         return {
             "problem": problem,
-            "framework_bytes": self._framework_bytes(),
             "torch": torch.__version__,
             "nccl": ".".join(map(str, nccl)),
         }
@@ -105,13 +103,6 @@ class Station:
     @property
     def _cuda(self) -> bool:
         return self.device.type == "cuda"
-
-    def _framework_bytes(self) -> int:
-        """What this process takes without a layer: resident memory; on a GPU all but tensors."""
-        if not self._cuda:
-            return psutil.Process().memory_info().rss
-        free, total = torch.cuda.mem_get_info(self.device)
-        return total - free - torch.cuda.memory_reserved(self.device)
 
     def answer(self, message: Message) -> Message:
         """Do what a message asks."""
@@ -243,10 +234,11 @@ class Station:
         self._meet()
         before = reference_ms(self.device)
         setup = self.setup
-        samples_ms = measure_overhead(setup["gpu"], setup["ranks"], self.rank, self.device)
+        overhead = measure_overhead(setup["gpu"], setup["ranks"], self.rank, self.device)
         return {
             "before_ms": before,
-            "overhead_ms": samples_ms,
+            "overhead_ms": overhead.samples_ms,
+            "framework_bytes": overhead.framework_bytes,
             "after_ms": reference_ms(self.device),
         }
 
