@@ -15,6 +15,7 @@ from runtime.groups import Groups, make_groups
 from runtime.lanes import Boundary, boundary, stage_ranks
 from runtime.optimizer import LEARNING_RATE, TORCH_DTYPE, Update, build_optimizer
 from runtime.owners import Ownership
+from runtime.progress import Progress
 from runtime.schedule import Pass, one_f_one_b
 from runtime.stage import StageModel, build_stage
 from runtime.timeline import Action, Kind, Timeline
@@ -67,7 +68,7 @@ class Executor:
         self.replica: Replica = self.template.replicas[self.place.replica]
         _check_expert_steps(plan)
         self.first_sample = _first_sample(plan, self.place.template, self.place.replica)
-        ownership = Ownership(plan)
+        self.ownership = ownership = Ownership(plan)
         self.groups: Groups = make_groups(plan, rank, ownership)
         self.model: StageModel = build_stage(plan, self.place, self.groups, device, seed)
         held = self.model.held()
@@ -86,21 +87,32 @@ class Executor:
         self._sending: list[tuple[dist.Work, Tensor]] = []
         self._flying: dict[int, _InFlight] = {}
         self._ready: tuple[int, list[tuple[Tensor, Tensor]]] = (-1, [])
+        self._start = (0, 0)
+
+    def start_at(self, iteration: int, sample: int) -> None:
+        """Have iteration number `iteration` begin at sample number `sample`."""
+        self._start = (iteration, sample)
 
     def prepare(self, iteration: int) -> None:
         """Make the samples of an iteration, so that no clock counts it: a loader would be ahead."""
         if self._ready[0] == iteration or not (self.is_first or self.is_last):
             return
         workload, size = self.plan.workload, self.template.micro_batch
-        first = iteration * workload.global_batch + self.first_sample
+        number, sample = self._start
+        first = sample + (iteration - number) * workload.global_batch + self.first_sample
         batches = []
         for m in range(self.replica.micro_batches):
             pair = batch(self.samples, first + m * size, self._rows(m), workload.seq_len)
             batches.append((pair[0].to(self.device), pair[1].to(self.device)))
         self._ready = (iteration, batches)
 
+    def progress(self, iteration: int) -> Progress:
+        """Where training stands when iteration number `iteration` comes next."""
+        number, sample = self._start
+        return Progress(iteration, sample + (iteration - number) * self.plan.workload.global_batch)
+
     def step(self, iteration: int) -> Step:
-        """Run iteration number `iteration` (from 0): its samples follow from the number alone."""
+        """Run iteration number `iteration`: its samples follow from the number alone."""
         timeline = Timeline(self.device)
         loss = self.accumulate(iteration, timeline)
         with timeline.during(Kind.SYNC):

@@ -60,13 +60,30 @@ class Update:
     def state(self, parameter: Parameter) -> dict[str, Tensor]:
         """What is kept of a parameter: `exp_avg`, `exp_avg_sq`, `master`, those that exist.
 
-        Tensors of the parameter's shape; empty before the first step.
+        Tensors of the parameter's shape, the very ones that steps use; moments appear with the
+        first step, or with prepare().
         """
         for chunk in self._chunks:
             if parameter in chunk.by_parameter:
                 return chunk.state(parameter)
         kept: dict[str, Any] = self._plain.state.get(parameter, {})
         return {k: v for k, v in kept.items() if k != "step" and isinstance(v, Tensor)}
+
+    def ensure(self) -> None:
+        """Have moments, zero where no step was taken yet: what is written is then always whole."""
+        if self.parameters and "exp_avg" not in self.state(self.parameters[0]):
+            self.prepare(0)
+
+    def prepare(self, steps: int) -> None:
+        """Make the moments, zero, as after `steps` steps: to be filled from elsewhere."""
+        if self.kind is Optimizer.SGD:
+            return
+        for chunk in self._chunks:
+            for parameter, master in chunk.by_parameter.items():
+                _prepare(chunk.torch, master, parameter.shape, steps)
+        if not self._chunks:
+            for parameter in self.parameters:
+                _prepare(self._plain, parameter, parameter.shape, steps)
 
     def state_bytes(self) -> int:
         """Memory of all that the optimizer keeps, in bytes."""
@@ -75,6 +92,17 @@ class Update:
             for parameter in self.parameters
             for tensor in self.state(parameter).values()
         )
+
+
+def _prepare(
+    optimizer: torch.optim.Optimizer, stepped: Parameter, shape: torch.Size, steps: int
+) -> None:
+    device = stepped.device
+    optimizer.state[stepped] = {
+        "step": torch.tensor(float(steps), dtype=torch.float32, device=device),
+        "exp_avg": torch.zeros(shape, dtype=torch.float32, device=device),
+        "exp_avg_sq": torch.zeros(shape, dtype=torch.float32, device=device),
+    }
 
 
 class _Chunk:

@@ -16,12 +16,14 @@ class Segment:
 
     scale: what a rank's gradient counts for in the sum (a gradient that t ranks of a group
     hold alike counts 1/t on each). copies: how many ranks of the plan hold the segment in all.
+    keeper: the lowest of them, which writes it to checkpoints.
     """
 
     tensor: str
     box: Box
     scale: float
     copies: int
+    keeper: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Ownership:
         self.sets = tuple(sorted(owners for owners in self._segments if len(owners) > 1))
 
     def _add(self, name: str, atom: Box, own: list[_Holder]) -> None:
+        keeper = min(holder.rank for holder in own)
         per_group = Counter(holder.group for holder in own)
         alike = all(holder.placement.tag is Tag.REPLICATED for holder in own)
         if alike and len(set(per_group.values())) == 1:
@@ -71,7 +74,7 @@ class Ownership:
             for holder in own:
                 lanes[holder.tp_rank].append(holder.rank)
             for ranks in lanes.values():
-                segment = Segment(name, atom, 1.0, len(own))
+                segment = Segment(name, atom, 1.0, len(own), keeper)
                 self._segments[tuple(sorted(ranks))].append((segment, {}))
             return
         scales = {
@@ -80,7 +83,7 @@ class Ownership:
             if holder.placement.tag is Tag.REPLICATED
         }
         owners = tuple(sorted(holder.rank for holder in own))
-        self._segments[owners].append((Segment(name, atom, 1.0, len(own)), scales))
+        self._segments[owners].append((Segment(name, atom, 1.0, len(own), keeper), scales))
 
     def buckets(self, rank: int) -> tuple[Bucket, ...]:
         """The buckets of one rank, sorted by owners; all owners have the same segments in each."""
@@ -88,7 +91,7 @@ class Ownership:
             Bucket(
                 owners,
                 tuple(
-                    Segment(s.tensor, s.box, scales.get(rank, 1.0), s.copies)
+                    Segment(s.tensor, s.box, scales.get(rank, 1.0), s.copies, s.keeper)
                     for s, scales in self._segments[owners]
                 ),
             )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from runtime.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from runtime.data import FileSamples, Samples, SyntheticSamples
 from runtime.drift import reference_ms
 from runtime.executor import Executor
@@ -28,7 +29,8 @@ class Options:
 
     iterations: that count; warm_up: before them, marked. data: a file of tokens, None for made-up
     text. clip_norm: largest norm of all gradients together. timeout_s: longest wait for another
-    rank.
+    rank. checkpoint: a folder that all hosts see, written at the end and every checkpoint_every
+    iterations (0 = only at the end). resume: from the newest checkpoint there.
     """
 
     iterations: int = 10
@@ -38,6 +40,9 @@ class Options:
     learning_rate: float = LEARNING_RATE
     clip_norm: float | None = None
     timeout_s: float = 300.0
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The options as plain values."""
@@ -74,12 +79,18 @@ def train(
         learning_rate=options.learning_rate,
         clip_norm=options.clip_norm,
     )
+    begin = 0
+    if options.resume and options.checkpoint is not None:
+        progress = load_checkpoint(executor, newest_checkpoint(options.checkpoint))
+        begin = progress.iteration
+        executor.start_at(begin, progress.samples)
     memory = PeakMemory(device)
     gc.collect()
     gc.freeze()  # what is built now lives to the end: no collection need look at it again
     _meet(device)
     reference = reference_ms(device)
-    for iteration in range(options.warm_up + options.iterations):
+    end = begin + options.warm_up + options.iterations
+    for iteration in range(begin, end):
         executor.prepare(iteration)
         memory.reset()
         _meet(device)
@@ -90,7 +101,7 @@ def train(
         before, reference = reference, reference_ms(device)
         record = RankStep(
             iteration=iteration,
-            warm_up=iteration < options.warm_up,
+            warm_up=iteration < begin + options.warm_up,
             rank=rank,
             elapsed_ms=step.elapsed_ms,
             loss=step.loss,
@@ -102,6 +113,11 @@ def train(
             ),
         )
         tell({"step": record.to_json()})
+        done, every = iteration + 1, options.checkpoint_every
+        if options.checkpoint is not None and (
+            done == end or (every and (done - begin) % every == 0)
+        ):
+            save_checkpoint(executor, options.checkpoint, executor.progress(done))
     _meet(device)
 
 

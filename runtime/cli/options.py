@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    from runtime.training import Options
 
 _OPTIONS = (
     click.option(
@@ -34,6 +37,21 @@ _OPTIONS = (
         help="Largest norm of all gradients together.",
     ),
     click.option(
+        "--checkpoint",
+        type=click.Path(),
+        help="Write checkpoints to this folder; every host must see it.",
+    ),
+    click.option(
+        "--checkpoint-every",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Iterations between them; 0 = one at the end.",
+    ),
+    click.option(
+        "--resume", is_flag=True, help="Start from the newest one there, whatever plan wrote it."
+    ),
+    click.option(
         "--timeout-s",
         type=click.FloatRange(1),
         default=300.0,
@@ -48,3 +66,12 @@ def training_options(command: CommandT) -> CommandT:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def options_of(values: dict[str, Any]) -> Options:
+    """The options as the runtime takes them; click.UsageError where they contradict each other."""
+    from runtime.training import Options
+
+    if values["checkpoint"] is None and (values["resume"] or values["checkpoint_every"]):
+        raise click.UsageError("--resume and --checkpoint-every need --checkpoint DIR")
+    return Options(**values)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from runtime.cli.options import training_options
+from runtime.cli.options import options_of, training_options
 from specs.door import json_option, store_option, verbosity_options
 
 
@@ -29,10 +29,9 @@ def run(plan: str, store: str, as_json: bool, trace: str | None, **values: Any) 
     from planner.cli.plan_argument import read_plan
     from runtime.cli.recording import Recording, stored_plan, warn
     from runtime.launcher import LocalLauncher, check_local
-    from runtime.training import Options
     from specs.host import allowed_cores
 
-    options = Options(**values)
+    options = options_of(values)
     with open_store(store) as opened:
         asked = read_plan(opened, plan)
         check_local(asked)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from runtime.cli.options import training_options
+from runtime.cli.options import options_of, training_options
 from specs.door import json_option, store_option, verbosity_options
 
 
@@ -35,11 +35,10 @@ def worker(
 
     from runtime.rank import run_rank
     from runtime.remote import Collector, launched, meet, place_of, this_host
-    from runtime.training import Options
     from specs.host import allowed_cores
     from specs.plan_file import load_plan
 
-    options = Options(**values)
+    options = options_of(values)
     asked = load_plan(plan)
     environment = launched(os.environ)
     place = place_of(

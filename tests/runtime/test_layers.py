@@ -148,26 +148,26 @@ def test_a_family_without_a_tensor_parallel_plan_is_refused_by_name(name: str) -
         build_layer(model.layers[1], model, tp_group=None, dtype=torch.float32, device=CPU, seed=0)
 
 
+def _refusal(rank: int, model: Model) -> str:
+    try:
+        build_layer(
+            model.layers[1],
+            model,
+            tp_group=dist.group.WORLD,
+            dtype=torch.float32,
+            device=CPU,
+            seed=0,
+        )
+    except RunError as error:
+        return str(error)
+    return "built"
+
+
 def test_heads_that_do_not_divide_are_refused_with_the_numbers(tmp_path: Path) -> None:
     model = tiny_model(
         "llama", hidden_size=48, num_attention_heads=6, num_key_value_heads=3, head_dim=8
     )
-
-    def build(rank: int) -> str:
-        try:
-            build_layer(
-                model.layers[1],
-                model,
-                tp_group=dist.group.WORLD,
-                dtype=torch.float32,
-                device=CPU,
-                seed=0,
-            )
-        except RunError as error:
-            return str(error)
-        return "built"
-
-    said = run_ranks(4, tmp_path, build)
+    said = run_ranks(4, tmp_path, _refusal, model)
     assert all("6 attention heads cannot be split over tp=4" in line for line in said)
 
 

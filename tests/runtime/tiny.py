@@ -65,7 +65,9 @@ def tiny_model(family: str, **changes: Any) -> Model:
     """A model small enough that its gradients are compared in milliseconds."""
     own = _FAMILIES[family]
     config = {"model_type": family.split("-")[0]} | _BASE | own | changes
-    return Model.from_config(f"tiny-{family}", config)
+    model = Model.from_config(f"tiny-{family}", config)
+    family_of(model)  # imports its classes here, once, and not in every forked process
+    return model
 
 
 def whole_model(model: Model, seed: int) -> torch.nn.Module:
