@@ -19,6 +19,7 @@ from specs.layer import LayerKind
 from specs.plan import Stage
 from specs.prediction import Prediction
 
+CLEARLY = 1 - 1e-9
 Structure = tuple[Demand, ...]
 """A structural template: GPU type and TP degree of every stage."""
 
@@ -122,13 +123,18 @@ def _try(
     chosen: tuple[FilledTemplate, Prediction, Split] | None = None
     for choice in option_choices(options):
         priced = _price_split(problem, draft, earlier, choice, pace, fill)
-        if priced and (chosen is None or priced[1].iteration_ms < chosen[1].iteration_ms):
+        if priced and (chosen is None or _is_shorter(priced[1], chosen[1])):
             chosen = priced
     if chosen is None:
         return
     if max(map(len, options)) > 1:
         chosen = _retile(problem, draft, earlier, options, pace, chosen, fill)
     fill.offer(chosen[0], chosen[1])
+
+
+def _is_shorter(prediction: Prediction, than: Prediction) -> bool:
+    """Shorter by more than the last digits of a sum: equal tilings must not chase each other."""
+    return prediction.iteration_ms < than.iteration_ms * CLEARLY
 
 
 def option_choices(
@@ -224,6 +230,6 @@ def _retile(
                 if all(trial[s][0] == chosen[2].options[s] for s in members):
                     continue
                 priced = _price_split(problem, draft, earlier, trial, pace, fill)
-                if priced and priced[1].iteration_ms < chosen[1].iteration_ms:
+                if priced and _is_shorter(priced[1], chosen[1]):
                     chosen, better = priced, True
     return chosen

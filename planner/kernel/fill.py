@@ -45,6 +45,8 @@ from planner.kernel.state import (
 from planner.kernel.tables import EP, ETP, GPUS, KIND_GPU, ORDER, TP, Tables
 from planner.kernel.transfers import send
 
+CLEARLY = 1 - 1e-9  # as in planner/fill/template.py
+
 
 @compiled
 def prepare(tables: Tables, laid: Laid, k: int, room: Room) -> None:
@@ -152,7 +154,7 @@ def _tiled(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
             for x in range(room.options.stage_int[OPTIONS, s]):
                 room.options.whole[ALLOWED, s, x] = _width(tables, room, s, x) >= min(size, widest)
         took = _price_split(tables, laid, k, pace, room)
-        if took >= 0 and (best < 0 or took < best):
+        if took >= 0 and (best < 0 or took < best * CLEARLY):
             best = took
             _keep(room, depth)
     if best < 0:
@@ -171,7 +173,7 @@ def _tiled(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
                 if not _allow(laid, k, q, tiling, room):
                     continue
                 took = _price_split(tables, laid, k, pace, room)
-                if took >= 0 and took < best:
+                if took >= 0 and took < best * CLEARLY:
                     best = took
                     better = True
                     _keep(room, depth)

@@ -92,7 +92,7 @@ def compile_problem(problem: Problem) -> Compiled:
         Demand(gpu, tp)
         for gpu in gpus
         for tp in profiles.tps(gpu)
-        if profiles.host(gpu) is not None and tp <= max(n.gpus for n in cluster.nodes)
+        if profiles.host(gpu) is not None
     )
     pools, pool_of = _pools(problem)
     sizes = sorted(
