@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Answers = list[dict[str, Any]]
 
+HOPELESS = 3  # entries in a row without a steady window: this machine is never quiet
 UPDATE_WINDOW_S = 0.4
 MAX_UPDATES = 25  # once an iteration: a few per cent of it, and caches are emptied before each
 
@@ -71,6 +72,7 @@ class Session:
     listener: Listener
     patience: Patience = field(default_factory=Patience)
     _too_large: dict[LayerKey, int] = field(default_factory=dict)
+    _unsteady_in_a_row: int = 0
 
     def run(
         self,
@@ -152,16 +154,22 @@ class Session:
         counts = {"passes": repetitions(pass_ms), "updates": updates}
         expected_s = (counts["passes"] * pass_ms + counts["updates"] * update_ms) / 1e3
         windows: list[Answers] = []
-        while len(windows) < self.patience.windows:
+        while len(windows) < self._windows():
             answers = self.crew.ask({"do": "window", **counts}, self.patience.for_work(expected_s))
             level_ms = _level_ms([answers])
             if all(steady(answer["before_ms"], answer["after_ms"]) for answer in answers):
                 self.reference_ms = min(self.reference_ms, level_ms)
+                self._unsteady_in_a_row = 0
                 return Outcome(entry, _profile(entry.key, [answers], prepared), level_ms)
             windows.append(answers)
+        self._unsteady_in_a_row += 1
         # None was steady. All of them together: the median of many, with a spread that tells.
         row = _profile(entry.key, windows, prepared)
         return Outcome(entry, row, _level_ms(windows), unsteady=True)
+
+    def _windows(self) -> int:
+        """How many windows the next entry may have: one where waiting has not helped for a while."""
+        return 1 if self._unsteady_in_a_row >= HOPELESS else self.patience.windows
 
 
 def _badness(outcome: Outcome) -> tuple[bool, float]:

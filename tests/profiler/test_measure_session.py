@@ -129,6 +129,13 @@ def test_without_a_steady_window_all_are_pooled_and_marked(store: Store) -> None
     assert row.forward_mad_ms == 1.0
 
 
+def test_where_no_window_is_ever_steady_each_entry_has_one(store: Store) -> None:
+    crew = WrittenCrew([(10.0, 4.0, 12.0)] * 40)
+    run_session(store, crew, Quiet(), (1, 2, 3, 4, 5))
+    # Three entries with three windows each, then one each: 9 + 2, and 5 in the second turn.
+    assert len(crew.windows) == 40 - 9 - 2 - 5
+
+
 def test_an_entry_of_a_slow_regime_is_measured_again_and_the_better_kept(store: Store) -> None:
     # The second entry shows that the machine can do 5 ms: the first ran at half of its speed.
     crew = WrittenCrew([(10.0, 8.0, 10.0), (5.0, 6.0, 5.0), (5.0, 4.0, 5.0)])
