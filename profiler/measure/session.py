@@ -168,7 +168,7 @@ class Session:
         return Outcome(entry, row, _level_ms(windows), unsteady=True)
 
     def _windows(self) -> int:
-        """How many windows the next entry may have: one where waiting has not helped for a while."""
+        """How many windows the next entry may have: one where waiting has not helped lately."""
         return 1 if self._unsteady_in_a_row >= HOPELESS else self.patience.windows
 
 
