@@ -6,10 +6,10 @@ import os
 
 import click
 
+from profiler.cli.consoles import progress_console
 from profiler.cli.options import GpuName, WholeNumbers
 from specs.door import (
     console,
-    err_console,
     json_option,
     print_json,
     store_option,
@@ -75,7 +75,7 @@ def links(
         instead=f"arachne-prof estimate --gpu {gpu}",
         allow_busy=allow_busy,
     )
-    err = err_console()
+    err = progress_console()
     for remark in remarks:
         err.print(f"Warning: {remark}", style="yellow", markup=False, soft_wrap=True)
 

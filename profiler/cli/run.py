@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from profiler.cli.consoles import progress_console
 from profiler.cli.options import GpuName, WholeNumbers, Words
 from specs.door import (
     console,
-    err_console,
     json_option,
     print_json,
     store_option,
@@ -137,7 +137,7 @@ def run(
         instead=f"arachne-prof estimate --gpu {gpu} --model {model or chosen.name} --tp {wanted}",
         allow_busy=allow_busy,
     )
-    err = err_console()
+    err = progress_console()
     for remark in remarks:
         err.print(f"Warning: {remark}", style="yellow", markup=False, soft_wrap=True)
 
@@ -186,8 +186,8 @@ def run(
         if as_json:
             print_json(document)
         else:
-            for table in run_tables(document):
-                console().print(table)
+            for part in run_tables(document):
+                console().print(part, soft_wrap=isinstance(part, str), highlight=False)
     if not document["rows"]:
         raise RunError(
             f"nothing could be measured: {document['refused'][0]['reason']}; "

@@ -16,7 +16,7 @@ from specs.topology import Topology
 from specs.workload import DType, Optimizer, Recompute
 
 PASSES = 30  # forwards and backwards per entry, warm-up and repeated windows included
-SETUP_S = 0.5  # building the layers, measuring memory, one optimizer
+SETUP_S = 1.8  # building the layers, memory, reference work, optimizer steps with cold caches
 CORE_TFLOPS = 0.06  # fp32 of one busy core: only for the time estimate of a dry run
 GPU_SHARE = 0.4  # of datasheet peak, likewise
 
