@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from planner.baselines import espresso, exhaustive, random, sailor
+from planner.baselines import annealing, arachne, espresso, exhaustive, random, sailor
 from planner.result import Planner
 from specs.errors import PlanError
 
 PLANNERS: dict[str, Planner] = {
+    "arachne": arachne.plan,
+    "annealing": annealing.plan,
     "espresso": espresso.plan,
     "exhaustive": exhaustive.plan,
     "random": random.plan,
     "sailor": sailor.plan,
 }
-DEFAULT_PLANNER = "exhaustive"  # until the learned one lands (DESIGN section 10)
+DEFAULT_PLANNER = "arachne"
 
 
 def planner_named(name: str) -> Planner:

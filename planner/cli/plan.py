@@ -10,18 +10,18 @@ from planner.cli.question import planning_options, question_of, workload_options
 from specs.door import json_option, store_option, verbosity_options
 
 PLANNER_HELP = "How plans are searched."
+DEFAULT_BUDGET_S = 30.0
 
 
 @click.command()
 @workload_options
 @planning_options
-@click.option("--planner", default=None, help=f"{PLANNER_HELP}  [default: exhaustive]")
+@click.option("--planner", default=None, help=f"{PLANNER_HELP}  [default: arachne]")
 @click.option(
     "--budget-s",
     type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="Ceiling on the search, in seconds.",
+    help="Ceiling on the search, in seconds; arachne goes on improving until it.  [default: 30, "
+    "which arachne does not need]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what the search draws.")
 @click.option("-o", "--output", metavar="FILE", help="Write the plan document here.")
@@ -30,7 +30,7 @@ PLANNER_HELP = "How plans are searched."
 @verbosity_options
 def plan(
     planner: str | None,
-    budget_s: float,
+    budget_s: float | None,
     seed: int,
     output: str | None,
     store: str,
@@ -47,7 +47,7 @@ def plan(
 
     from db.store import open_store
     from planner.answer import answer_document
-    from planner.baselines import DEFAULT_PLANNER, planner_named
+    from planner.baselines import DEFAULT_PLANNER, arachne, planner_named
     from planner.cli.progress import progress
     from planner.cli.question import read_problem, stored_options
     from planner.cli.tables import (
@@ -65,13 +65,15 @@ def plan(
 
     name = planner or DEFAULT_PLANNER
     search = planner_named(name)
+    if name == "arachne" and budget_s is not None:
+        search = arachne.plan_on
     question = question_of(options)
     with open_store(store) as opened:
         began = time.perf_counter()
         problem = read_problem(opened, question)
         reading_s = time.perf_counter() - began
         with progress(name):
-            result = search(problem, Budget(seconds=budget_s), seed)
+            result = search(problem, Budget(seconds=budget_s or DEFAULT_BUDGET_S), seed)
         planning_s = reading_s + result.planning_s
         if result.plan is None:
             if as_json:

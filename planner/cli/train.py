@@ -9,6 +9,8 @@ import click
 from specs.door import json_option, store_option, verbosity_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from planner.policy.training.pool import Trained
 
 DEFAULT_MODELS = "llama-3-8b,qwen3-32b,mixtral-8x7b"
@@ -106,7 +108,7 @@ def train(
             problems = random_pool(
                 [_trained(name, types) for name in names], types, chosen.pool, seed
             )
-        command = "arachne-plan " + " ".join(sys.argv[1:])
+        command = _command(sys.argv[1:], store, target)
         last: dict[str, Any] = {}
         with err_console().status("training") as status:
 
@@ -179,6 +181,12 @@ def train(
         soft_wrap=True,
         highlight=False,
     )
+
+
+def _command(words: list[str], store: str, target: Path) -> str:
+    """The command as others can give it: no store, and the file by its name alone."""
+    kept = [target.name if word == str(target) else word for word in words if word != store]
+    return "arachne-plan " + " ".join(word for word in kept if word != "--store")
 
 
 def _trained(name: str, gpus: list[str]) -> Trained:

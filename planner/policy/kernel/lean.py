@@ -32,6 +32,8 @@ from planner.kernel.state import (
 )
 from planner.kernel.tables import Tables
 
+FIRST_FIT, LARGER, SMALLER, OTHER_ORDER = 0, 1, 2, 3  # what lean_fill looks for
+
 
 @compiled
 def place(
@@ -118,43 +120,54 @@ def lean_fill(
     if order == REPLICA:
         _swap(laid, k, groups, room)
     sizes = tables.size.shape[0]
-    b = min(batch, sizes - 1)
-    took = -1.0
-    while b >= 0:
+    start = min(batch, sizes - 1)
+    b, kept, best = start, -1, -1.0
+    phase = FIRST_FIT
+    # One loop and one call: each call that the compiler meets costs it seconds.
+    while True:
         laid.shape[BATCH, k] = b
         took = fill_placed(tables, laid, k, room)
-        if took >= 0:
-            break
-        b -= 1
-    if took < 0:
-        return -1.0
-    best, kept, start = took, b, b
-    _keep(laid, k, room)
-    if best <= worth:
-        for step in (1, -1):
-            b = start + step
-            while 0 <= b < sizes:
-                if step == 1 and start < batch:
-                    break  # larger ones were refused on the way down
-                laid.shape[BATCH, k] = b
-                took = fill_placed(tables, laid, k, room)
-                if not 0 <= took < best:
-                    break
-                best, kept = took, b
-                _keep(laid, k, room)
-                b += step
-            if kept != start:
+        better = took >= 0 and (best < 0 or took < best)
+        if better:
+            best, kept = took, b
+            _keep(laid, k, room)
+        if phase == FIRST_FIT:
+            if not better:
+                b -= 1
+                if b < 0:
+                    return -1.0
+                continue
+            if best > worth:
                 break
-        if not _same(laid, k, groups, room):
-            _swap(laid, k, groups, room)
-            laid.shape[BATCH, k] = kept
-            took = fill_placed(tables, laid, k, room)
-            if 0 <= took < best:
-                best = took
+            # Above a size that memory refused there is nothing.
+            phase = LARGER if b == start else SMALLER
+            start = b
+            b += 1 if phase == LARGER else -1
+        elif phase == LARGER:
+            b += 1
+            if not better:
+                phase = SMALLER if kept == start else OTHER_ORDER
+                b = start - 1
+        elif phase == SMALLER:
+            b -= 1
+            if not better:
+                phase = OTHER_ORDER
+        else:
+            if better:
                 order = STAGE if order == REPLICA else REPLICA
-                _keep(laid, k, room)
             else:
                 _swap(laid, k, groups, room)
+            break
+        if phase == LARGER and b >= sizes:
+            phase = SMALLER if kept == start else OTHER_ORDER
+            b = start - 1
+        if phase == SMALLER and b < 0:
+            phase = OTHER_ORDER
+        if phase == OTHER_ORDER:
+            if _same(laid, k, groups, room):
+                break
+            _swap(laid, k, groups, room)
+            b = kept
     _restore(laid, k, kept, room)
     room.why[AT_BATCH] = order
     return best

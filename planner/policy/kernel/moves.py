@@ -286,52 +286,52 @@ def walk(
     NOW was not walked before, so its micro-batch sizes are looked for.
     """
     np.random.seed(seed)
-    lay(tables, laid, sets, NOW, 0, np.inf if fresh else -1.0, fresh, room)
-    count = sets.count[NOW]
-    if count == 0:
-        return 0
-    _copy_laid(laid, kept, 0, count)
-    first = 0
-    best = sets.time[BEST, sets.count[BEST] - 1] if sets.count[BEST] > 0 else np.inf
-    for k in range(count):
-        if sets.time[NOW, k] < best:
-            best = sets.time[NOW, k]
-            copy_set(sets, NOW, BEST, k + 1)
-    energy = sets.time[NOW, count - 1]
-    for i in range(moves):
-        if room.why[EVALUATIONS] >= most_evaluations:
-            return i
-        heat = hot * (cold / hot) ** (i / max(1, moves - 1))
-        copy_set(sets, NOW, TRIAL, sets.count[NOW])
-        first = 1 << 30
-        steps = 2 if np.random.random() < 0.3 else 1
-        for _ in range(steps):
-            changed = move(sets, usable, table, type_of, most)
-            if changed >= 0:
-                first = min(first, changed)
-        if first == 1 << 30:
-            continue
-        wanted = sets.count[TRIAL]
-        lay(
-            tables,
-            laid,
-            sets,
-            TRIAL,
-            first,
-            energy * (1.0 + 3.0 * heat + 0.003),
-            np.random.random() < 0.25,
-            room,
-        )
+    energy, heat, first, wanted = np.inf, hot, 0, 0
+    best = np.inf
+    if sets.count[BEST] > 0:
+        best = sets.time[BEST, sets.count[BEST] - 1]
+    copy_set(sets, NOW, TRIAL, sets.count[NOW])
+    # Turn 0 lays NOW itself: one loop and one call, for each costs the compiler seconds.
+    for i in range(moves + 1):
+        if i > 0:
+            if room.why[EVALUATIONS] >= most_evaluations:
+                return i - 1
+            heat = hot * (cold / hot) ** ((i - 1) / max(1, moves - 1))
+            copy_set(sets, NOW, TRIAL, sets.count[NOW])
+            first = 1 << 30
+            steps = 2 if np.random.random() < 0.3 else 1
+            for _ in range(steps):
+                changed = move(sets, usable, table, type_of, most)
+                if changed >= 0:
+                    first = min(first, changed)
+            if first == 1 << 30:
+                continue
+            wanted = sets.count[TRIAL]
+            limit = energy * (1.0 + 3.0 * heat + 0.003)
+            explore = np.random.random() < 0.25
+        else:
+            limit = np.inf if fresh else -1.0
+            explore = fresh
+        lay(tables, laid, sets, TRIAL, first, limit, explore, room)
         count = sets.count[TRIAL]
-        took = np.inf
-        if count > 0 and not (count == first and wanted > first):
-            took = sets.time[TRIAL, count - 1]
         for k in range(first, count):
             if sets.time[TRIAL, k] < best:
                 best = sets.time[TRIAL, k]
                 copy_set(sets, TRIAL, BEST, k + 1)
-        worse = (took - energy) / energy
-        if worse <= 0 or (worse < 30 * heat and np.random.random() < math.exp(-worse / heat)):
+        accepted = i == 0
+        took = np.inf
+        if count > 0 and not (count == first and wanted > first):
+            took = sets.time[TRIAL, count - 1]
+        if i == 0:
+            if count == 0:
+                sets.count[NOW] = 0
+                return 0
+        else:
+            worse = (took - energy) / energy
+            accepted = worse <= 0 or (
+                worse < 30 * heat and np.random.random() < math.exp(-worse / heat)
+            )
+        if accepted:
             copy_set(sets, TRIAL, NOW, count)
             _copy_laid(laid, kept, first, count)
             energy = took

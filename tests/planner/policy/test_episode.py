@@ -62,7 +62,7 @@ def test_what_the_masks_let_through_packs_by_the_readable_packing() -> None:
                 assert largest_replicas(free, chosen, 1 << 30) >= 1
 
 
-def test_a_masked_degree_does_not_pack_or_leaves_too_few_groups_or_too_little_memory() -> None:
+def test_a_legal_degree_packs_and_leaves_groups_for_the_rest() -> None:
     composition = Composition(problem_on("llama-3-8b", ODD[2]))
     episodes = rolled(composition, 16, 1)
     scene, kinds = composition.scene, composition.engine.kinds
@@ -110,16 +110,16 @@ def _completes(
 @pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-32b"])
 def test_every_prefix_is_priced_as_the_cost_model_prices_it(model: str) -> None:
     composition = random_composition(np.random.default_rng(3), model)
-    episodes = rolled(composition, 12, 2)
+    episodes = rolled(composition, 20, 2)
     priced = 0
-    for row in range(12):
+    for row in range(20):
         for k in range(episodes.rolls.whole[row, COUNT]):
             templates = composition.laid(episodes.rolls, row, k + 1)
             prediction = price_filled(composition.problem, templates)
             assert prediction.fits
             assert episodes.rolls.times[row, k] == pytest.approx(prediction.iteration_ms, rel=1e-9)
             priced += 1
-    assert priced > 8
+    assert priced > 4
 
 
 def test_a_free_gpu_alone_is_one_stage_or_nothing() -> None:

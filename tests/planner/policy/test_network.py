@@ -19,7 +19,9 @@ from planner.policy.training.torch_network import PolicyNetwork
 
 def random_parameters(seed: int) -> dict[str, Any]:
     draw = np.random.default_rng(seed)
-    return {name: draw.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes().items()}
+    return {
+        name: draw.normal(0, 0.15, shape).astype(np.float32) for name, shape in shapes().items()
+    }
 
 
 @pytest.mark.parametrize("head", list(HEADS))
