@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,25 @@ class Devices:
     def is_cpu(self) -> bool:
         """Whether the host's processor is what is measured."""
         return not self.gpus
+
+    def first(self, count: int) -> Devices:
+        """The first `count` of them: the others stay idle, as they do in a plan of so few."""
+        return replace(
+            self, cores=self.cores[:count] if self.is_cpu else self.cores, gpus=self.gpus[:count]
+        )
+
+    def for_degrees(self, wanted: int | None, degrees: Sequence[int]) -> Devices:
+        """Those that measure at the same time.
+
+        wanted: how many, None for the default: all of them; on a CPU, where degrees are asked for,
+        as many as the largest of these needs, because that many cores and no more are
+        busy in a run of that size. Raises HostError where the host has fewer than wanted.
+        """
+        if wanted is not None and wanted > self.count:
+            raise HostError(f"--devices {wanted}, but this host has {self.count} of {self.gpu}")
+        if wanted is None:
+            wanted = max(degrees) if self.is_cpu and degrees else self.count
+        return self.first(min(wanted, self.count))
 
 
 def describe_gpus(report: GpuReport) -> str:

@@ -35,6 +35,12 @@ from specs.door import (
     help="Largest message.  [default: 64 MiB on cpu, 1 GiB on GPUs, less where memory is short]",
 )
 @click.option(
+    "--devices",
+    "wanted",
+    type=click.IntRange(min=1),
+    help="Devices busy at once.  [default: all; on cpu what the largest --ranks needs]",
+)
+@click.option(
     "--allow-busy", is_flag=True, help="Measure on GPUs that others use or that throttle."
 )
 @click.option(
@@ -51,6 +57,7 @@ def links(
     gpu: str,
     ranks: tuple[int, ...] | None,
     max_bytes: int | None,
+    wanted: int | None,
     allow_busy: bool,
     tries: int,
     store: str,
@@ -75,6 +82,9 @@ def links(
         instead=f"arachne-prof estimate --gpu {gpu}",
         allow_busy=allow_busy,
     )
+    if wanted is not None and ranks and max(ranks) > wanted:
+        raise click.UsageError(f"--devices {wanted} cannot hold a group of {max(ranks)}")
+    devices = devices.for_degrees(wanted, ranks or ())
     err = progress_console()
     for remark in remarks:
         err.print(f"Warning: {remark}", style="yellow", markup=False, soft_wrap=True)

@@ -81,6 +81,12 @@ if TYPE_CHECKING:
 @click.option(
     "--resume", is_flag=True, help="Go on with the newest unfinished run of these options."
 )
+@click.option(
+    "--devices",
+    "wanted",
+    type=click.IntRange(min=1),
+    help="Devices busy at once.  [default: all; on cpu what the largest --tp needs]",
+)
 @click.option("--dry-run", is_flag=True, help="List what would be measured, and about how long.")
 @click.option(
     "--allow-busy", is_flag=True, help="Measure on GPUs that others use or that throttle."
@@ -108,6 +114,7 @@ def run(
     eps: tuple[int, ...] | None,
     etps: tuple[int, ...] | None,
     resume: bool,
+    wanted: int | None,
     dry_run: bool,
     allow_busy: bool,
     tries: int,
@@ -130,13 +137,17 @@ def run(
 
     host = read_host()
     chosen = load_model(model or default_model(gpu))
-    wanted = ",".join(map(str, tps or (1, 2, 4)))
+    degrees = ",".join(map(str, tps or (1, 2, 4)))
     devices, remarks = find_devices(
         host,
         gpu,
-        instead=f"arachne-prof estimate --gpu {gpu} --model {model or chosen.name} --tp {wanted}",
+        instead=f"arachne-prof estimate --gpu {gpu} --model {model or chosen.name} --tp {degrees}",
         allow_busy=allow_busy,
     )
+    asked = (*(tps or ()), *(etps or ()))
+    if wanted is not None and asked and max(asked) > wanted:
+        raise click.UsageError(f"--devices {wanted} cannot hold a group of {max(asked)}")
+    devices = devices.for_degrees(wanted, asked)
     err = progress_console()
     for remark in remarks:
         err.print(f"Warning: {remark}", style="yellow", markup=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from profiler.cli import main
 from profiler.gpus import Gpu, GpuReport, read_gpus, slow_reasons, topology_of, visible
 from profiler.host import (
+    Devices,
     HostFacts,
     describe_gpus,
     find_devices,
@@ -129,6 +130,22 @@ def test_a_gpu_in_slices_is_refused_even_when_busy_ones_are_allowed() -> None:
     host = host_with(h100(0, mig=True))
     with pytest.raises(HostError, match="MIG"):
         find_devices(host, "h100", instead=INSTEAD, allow_busy=True)
+
+
+def test_on_a_cpu_as_many_devices_are_busy_as_the_largest_degree_needs() -> None:
+    cpu = Devices("cpu", Topology.HOST, tuple(range(8)), (), 2**30)
+    assert cpu.for_degrees(None, ()).count == 8
+    assert cpu.for_degrees(None, (1, 2)).cores == (0, 1)
+    assert cpu.for_degrees(None, (1, 64)).count == 8
+    assert cpu.for_degrees(4, (1, 2)).count == 4
+    with pytest.raises(HostError, match="--devices 9, but this host has 8 of cpu"):
+        cpu.for_degrees(9, ())
+
+
+def test_on_gpus_all_devices_are_busy_unless_told_otherwise() -> None:
+    devices, _ = find_devices(host_with(*(h100(i) for i in range(4))), "h100", instead=INSTEAD)
+    assert devices.for_degrees(None, (1, 2)).count == 4
+    assert [gpu.index for gpu in devices.for_degrees(2, ()).gpus] == [0, 1]
 
 
 def test_the_topology_is_that_of_the_weakest_pair() -> None:

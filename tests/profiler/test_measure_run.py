@@ -277,6 +277,7 @@ def test_a_dry_run_lists_the_entries_and_measures_nothing(
         ["--gpu", "cpu", "--dtype", "fp8"],
         ["--gpu", "cpu", "--recompute", "some"],
         ["--gpu", "cpu", "--seq-len", "0"],
+        ["--gpu", "cpu", "--tp", "2", "--devices", "1"],
     ],
 )
 def test_wrong_options_are_refused_with_2(options: list[str]) -> None:
