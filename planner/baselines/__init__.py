@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.baselines import annealing, arachne, espresso, exhaustive, random, sailor
+from planner.baselines import annealing, arachne, espresso, exhaustive, hexiscale, random, sailor
 from planner.result import Planner
 from specs.errors import PlanError
 
@@ -11,6 +11,7 @@ PLANNERS: dict[str, Planner] = {
     "annealing": annealing.plan,
     "espresso": espresso.plan,
     "exhaustive": exhaustive.plan,
+    "hexiscale": hexiscale.plan,
     "random": random.plan,
     "sailor": sailor.plan,
 }
