@@ -52,9 +52,13 @@ class SyntheticSamples:
         dice = np.random.default_rng([self.seed, 1, sample])
         tokens = self._draw(dice.random(length))
         follows = dice.random(length) < self.FOLLOWS
-        for i in range(1, length):
-            if follows[i]:
-                tokens[i] = self._follower[tokens[i - 1]]
+        follows[0] = False
+        # How many followers in a row lead to each position; all of one count are filled at once.
+        here = np.arange(length)
+        row = here - np.maximum.accumulate(np.where(follows, 0, here))
+        for count in range(1, int(row.max()) + 1):
+            at = np.flatnonzero(row == count)
+            tokens[at] = self._follower[tokens[at - 1]]
         return tokens
 
 

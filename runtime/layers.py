@@ -69,6 +69,7 @@ class ParallelBlock(ParallelLayer):
         self.window = window
         self.recompute = recompute
         self._mask: Tensor | None = None
+        self._positions: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """The block's output, whole on every rank."""
@@ -81,11 +82,14 @@ class ParallelBlock(ParallelLayer):
         return self._run(x_BSH)
 
     def _run(self, x_BSH: Tensor) -> Tensor:
-        positions = rotary_positions(self.model, x_BSH.shape[1], x_BSH.device, x_BSH.dtype)
+        if self._positions is None or self._positions[0].shape[1] != x_BSH.shape[1]:
+            self._positions = rotary_positions(
+                self.model, x_BSH.shape[1], x_BSH.device, x_BSH.dtype
+            )
         out: Tensor = self.block(
             x_BSH,
             attention_mask=self._window_mask(x_BSH),
-            position_embeddings=positions,
+            position_embeddings=self._positions,
             use_cache=False,
         )
         return out

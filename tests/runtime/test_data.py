@@ -38,6 +38,17 @@ def test_made_up_text_has_something_to_learn() -> None:
     assert sum(follower.values()) / sum(pairs.values()) > 0.75
 
 
+def test_words_follow_each_other_one_by_one() -> None:
+    samples = SyntheticSamples(40, 9)
+    dice = np.random.default_rng([9, 1, 6])
+    expected = samples._draw(dice.random(500)).tolist()
+    follows = dice.random(500) < samples.FOLLOWS
+    for i in range(1, 500):
+        if follows[i]:
+            expected[i] = int(samples._follower[expected[i - 1]])
+    assert samples.tokens(6, 500).tolist() == expected
+
+
 def test_labels_are_the_tokens_after() -> None:
     samples = SyntheticSamples(50, 1)
     tokens, labels = batch(samples, 3, 2, 8)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from db.store import open_store
 from runtime.launcher import LocalLauncher, check_local
 from runtime.training import Options
 from specs.cluster import Cluster, Node
 from specs.errors import HostError, RunError
 from specs.plan import Plan
+from specs.plan_file import plan_to_document
 from specs.topology import Topology
 from tests.runtime.plans import Pipe, make_plan
 from tests.runtime.tiny import tiny_model
@@ -89,6 +92,35 @@ def test_workers_die_with_the_command_that_started_them(tmp_path: Path) -> None:
     while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(_alive(pid) for pid in pids)
+
+
+def test_ctrl_c_ends_the_command_and_its_workers_with_exit_130(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(plan_to_document(_plan())))
+    words = [sys.executable, "-c", "from runtime.cli import main; main()"]
+    words += [str(tmp_path / "plan.json"), "--iterations", "100000"]
+    command = subprocess.Popen(
+        [*words, "--store", str(tmp_path / "store.db")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert command.stderr is not None
+    said = [next(line for line in command.stderr if line.startswith("iteration 0"))]
+    pids = _children(command.pid)
+    command.send_signal(signal.SIGINT)
+    said += command.communicate(timeout=60)[1].splitlines()
+    assert command.returncode == 130
+    assert said[-1] == "Interrupted."
+    assert not any("Traceback" in line for line in said)
+    assert len(pids) == 2
+    assert not any(_alive(pid) for pid in pids)
+    with open_store(tmp_path / "store.db") as store:
+        assert len(store.measurements()) >= 1  # what was measured before stays
+
+
+def _children(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(word) for word in text.split()]
 
 
 def _on_hosts(*hosts: str, gpu: str = "cpu") -> Plan:
