@@ -60,11 +60,12 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
     node_gpu, node_gpus = tables.node_int[GPU], tables.node_int[NODE_GPUS]
     blocks = int(tables.blocks)
     mix = tables.before[-1] / blocks  # share of each kind of block
+    widest = int(node_gpus.max())
     kind = np.full((types, LEVELS), -1, np.int64)
     level_of = np.full(kinds, -1, np.int64)
     for q in range(kinds):
         tp = int(tables.kind_int[TP, q])
-        if tp & (tp - 1) == 0 and tp.bit_length() <= LEVELS and _usable(tables, q):
+        if tp & (tp - 1) == 0 and tp <= min(widest, 1 << (LEVELS - 1)) and _usable(tables, q):
             level_of[q] = tp.bit_length() - 1
             kind[tables.kind_int[KIND_GPU, q], level_of[q]] = q
     has = kind >= 0

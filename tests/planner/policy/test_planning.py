@@ -14,7 +14,7 @@ from profiler.estimates.question import Question, answer
 from specs.cluster import Cluster
 from specs.model import load_model
 from specs.profile import Source
-from tests.planner.policy.compositions import ODD, problem_on
+from tests.planner.policy.compositions import ODD, cluster_of_sizes, problem_on
 from tests.planner.reference import reference_problem
 
 SMALL = Schedule(rollouts=16, batch=16, rounds=(Round(4, 100, 0.004), Round(2, 300, 0.002)))
@@ -78,7 +78,7 @@ def test_going_on_is_at_least_as_good_and_ends_with_the_budget() -> None:
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_reason() -> None:
-    result = small(problem_on("qwen3-32b", ODD[1]), Budget())
+    result = small(problem_on("qwen3-32b", cluster_of_sizes(("h100", 4))), Budget())
     assert result.plan is None
     assert result.status is Status.NO_PLAN
     assert "memory" in result.reason
