@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class Inputs:
     device. memory: of each device, what layers are dealt by. most_blocks(type, TP, micro-batch,
     stage, depth, micro-batches): what fits on a stage. sent_bytes(micro-batch): one activation.
     gradient_bytes: of a block. pipeline_factor, sync_factor: what the two parts of an iteration are
-    multiplied by.
+    multiplied by. splits: TP groups of machines found before, as distances from the first device.
     """
 
     blocks: int
@@ -54,6 +54,7 @@ class Inputs:
     gradient_bytes: float
     pipeline_factor: float = 1.8
     sync_factor: float = 1.1
+    splits: dict[Any, list[tuple[int, ...]]] = field(default_factory=dict, compare=False)
 
     @property
     def devices(self) -> int:

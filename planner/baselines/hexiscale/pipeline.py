@@ -65,32 +65,34 @@ def gpipe_ms(stage_ms: Sequence[float], micro_batches: int) -> float:
 
     stage_ms: forward and backward of one micro-batch with the send that follows, shape (p,).
     """
-    times = np.asarray(stage_ms, np.float64)
-    depth = len(times)
+    depth = len(stage_ms)
+    ramp = min(depth, micro_batches) - 1
     total = 0.0
-    for column in range(min(depth - 1, micro_batches - 1)):
-        total += times[: column + 1].max()
-    for column in range(min(depth - 1, micro_batches - 1)):
-        total += times[depth - column - 1 :].max()
+    rising = falling = 0.0
+    for column in range(ramp):
+        rising = max(rising, stage_ms[column])
+        falling = max(falling, stage_ms[depth - 1 - column])
+        total += rising + falling
     if micro_batches >= depth:
-        return float(total + (micro_batches - depth + 1) * times.max())
+        return total + (micro_batches - depth + 1) * max(stage_ms)
     for first in range(depth - micro_batches + 1):
-        total += times[first : first + micro_batches].max()
-    return float(total)
+        total += max(stage_ms[first : first + micro_batches])
+    return total
 
 
 def send_ms(inputs: Inputs, sender: Devices, receiver: Devices, micro_batch: int) -> float:
     """Both directions of one activation between two stages.
 
     2 * the least over (d, e) of bytes / B_de + the sum over the receiver's other devices f of
-    bytes / (TP B_ef): one device sends, the one that receives spreads it in its TP group.
+    bytes / (TP B_ef): one device sends, the one that receives spreads it in its TP group. The
+    devices of a stage share a machine, so any pair is the least.
     """
     nbytes = inputs.sent_bytes(micro_batch)
-    across = 1 / inputs.bandwidth[np.ix_(sender, receiver)]
-    within = 1 / inputs.bandwidth[np.ix_(receiver, receiver)]
-    np.fill_diagonal(within, 0.0)
-    spread = within.sum(axis=1) / len(receiver)
-    return float(2 * nbytes * (across + spread).min())
+    took = nbytes / inputs.bandwidth.item(sender[0], receiver[0])
+    tp = len(receiver)
+    if tp > 1:
+        took += (tp - 1) * nbytes / (tp * inputs.bandwidth.item(receiver[0], receiver[1]))
+    return 2 * took
 
 
 def stage_times(
@@ -119,6 +121,17 @@ def split_machine(
     Blocks in proportion to devices, the rest to the last group. More than eight devices are split
     eight by eight. widest: only the split with the fewest groups that has times.
     """
+    same = tuple(devices[i] - devices[0] for i in range(len(devices)))
+    key = (int(inputs.node[devices[0]]), same, micro_batch, m, widest)
+    if key not in inputs.splits:
+        found = _split(inputs, devices, micro_batch, m, widest)
+        inputs.splits[key] = [tuple(d - devices[0] for d in group) for group in found]
+    return [tuple(d + devices[0] for d in group) for group in inputs.splits[key]]
+
+
+def _split(
+    inputs: Inputs, devices: Devices, micro_batch: int, m: int, widest: bool
+) -> list[Devices]:
     if len(devices) > max(SPLITS):
         eight = max(SPLITS)
         first = split_machine(inputs, devices[:eight], micro_batch, m, widest)
