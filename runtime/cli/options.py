@@ -14,12 +14,26 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--iterations", type=click.IntRange(1), default=10, show_default=True, help="That count."
+        "--iterations",
+        type=click.IntRange(1),
+        default=10,
+        show_default=True,
+        help="Iterations that count.",
     ),
     click.option(
-        "--warm-up", type=click.IntRange(0), default=2, show_default=True, help="Before them."
+        "--warm-up",
+        type=click.IntRange(0),
+        default=2,
+        show_default=True,
+        help="Iterations before them.",
     ),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Of weights and made-up text.",
+    ),
     click.option(
         "--data",
         type=click.Path(),

@@ -8,7 +8,8 @@ import tests.runtime.test_checkpoint
 import tests.runtime.test_executor
 import tests.runtime.test_experts
 import tests.runtime.test_layers
-import tests.runtime.test_random_plans  # noqa: F401
+import tests.runtime.test_random_plans
+import tests.runtime.test_training  # noqa: F401
 from runtime.optimizer import import_optimizers
 from tests.runtime.tiny import FAMILIES, tiny_model
 
