@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from planner.baselines import annealing, arachne, espresso, exhaustive, hexiscale, random, sailor
+from planner.baselines import (
+    annealing,
+    arachne,
+    espresso,
+    exhaustive,
+    hexiscale,
+    metis,
+    random,
+    sailor,
+)
 from planner.result import Planner
 from specs.errors import PlanError
 
@@ -12,6 +21,7 @@ PLANNERS: dict[str, Planner] = {
     "espresso": espresso.plan,
     "exhaustive": exhaustive.plan,
     "hexiscale": hexiscale.plan,
+    "metis": metis.plan,
     "random": random.plan,
     "sailor": sailor.plan,
 }
