@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.held_out import UNSEEN, held_out
 from planner.baselines import annealing
 from planner.policy.network import initial_parameters
-from planner.policy.planning import Planning, Round, Schedule
+from planner.policy.planning import Planning, Round, Schedule, default_schedule
 from planner.policy.weights import chosen_weights, load_weights
 from planner.problem import Problem
 from planner.result import Budget, PlanResult
@@ -64,8 +64,9 @@ def measure(problem: Problem, parameters: Any, seed: int, long: int) -> dict[str
 
     run("untrained-64", ROLLOUTS, untrained, Budget())
     run("policy-64", ROLLOUTS, parameters, Budget())
-    run("untrained", Schedule(), untrained, Budget())
-    default = run("policy", Schedule(), parameters, Budget())
+    default = default_schedule(problem.cluster.gpus)
+    run("untrained", default, untrained, Budget())
+    done = run("policy", default, parameters, Budget())
     same = Schedule(
         annealing.SCHEDULE.rollouts,
         annealing.SCHEDULE.batch,
@@ -73,10 +74,10 @@ def measure(problem: Problem, parameters: Any, seed: int, long: int) -> dict[str
         annealing.SCHEDULE.restarts,
         goes_on=True,
     )
-    run("annealing", same, untrained, Budget(evaluations=default.evaluations))
+    run("annealing", same, untrained, Budget(evaluations=done.evaluations))
     if long:
         run("long-annealing", same, untrained, Budget(evaluations=long))
-        rounds = (Round(24, 1000, 0.004), Round(8, 4000, 0.002))
+        rounds = (Round(16, 1000, 0.02), Round(8, 4000, 0.02))
         deep = Schedule(256, 32, rounds, goes_on=True)
         run("long-policy", deep, parameters, Budget(evaluations=long))
     return row

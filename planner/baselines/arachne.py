@@ -6,7 +6,7 @@ budget ends.
 
 from __future__ import annotations
 
-from planner.policy.planning import Planning, Schedule
+from planner.policy.planning import Planning, default_schedule
 from planner.policy.weights import chosen_weights
 from planner.problem import Problem
 from planner.result import Budget, PlanResult
@@ -14,12 +14,12 @@ from planner.result import Budget, PlanResult
 
 def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
     """The best plan of one schedule; the same for the same seed and ceiling on evaluations."""
-    weights = chosen_weights()
-    return Planning(problem, "arachne", budget, seed, Schedule()).run(weights.parameters)
+    schedule = default_schedule(problem.cluster.gpus)
+    return Planning(problem, "arachne", budget, seed, schedule).run(chosen_weights().parameters)
 
 
 def plan_on(problem: Problem, budget: Budget, seed: int) -> PlanResult:
     """As `plan`, and on and on until the budget ends; never worse than `plan`."""
-    schedule = Schedule(goes_on=budget.seconds is not None or budget.evaluations is not None)
-    weights = chosen_weights()
-    return Planning(problem, "arachne", budget, seed, schedule).run(weights.parameters)
+    ends = budget.seconds is not None or budget.evaluations is not None
+    schedule = default_schedule(problem.cluster.gpus, goes_on=ends)
+    return Planning(problem, "arachne", budget, seed, schedule).run(chosen_weights().parameters)
