@@ -61,7 +61,7 @@ def small_question(model: Model = SMALL, **changes: object) -> Question:
 
 
 def prepare(tp: int, kind: str = "block") -> dict[str, Any]:
-    entries, _ = entries_of(small_question(tps=(tp,), micro_batches=(1,)))
+    entries, _ = entries_of(small_question(tps=(tp,), micro_batches=(1,), devices=tp))
     entry = next(entry for entry in entries if entry.layer_type.kind == kind)
     return {"do": "prepare", "key": key_document(entry.key), "copies": 2}
 
@@ -133,6 +133,26 @@ def test_a_process_that_hangs_is_given_up_after_the_timeout(shared: Crew) -> Non
     assert caught.value.status is EntryStatus.TIMED_OUT
     assert time.monotonic() - begun < 30
     assert not any(psutil.pid_exists(pid) for pid in old)
+
+
+def test_four_processes_measure_as_one_group_as_two_and_each_alone() -> None:
+    two = cpu_devices(2)
+    # Two to a core: their times mean nothing, their answers do.
+    four = replace(two, cores=two.cores * 2)
+    with Crew(four, SMALL, (1, 2, 4)) as crew:
+        for tp in (1, 2, 4):
+            answers = crew.ask(prepare(tp), 120)
+            assert [answer["idle"] for answer in answers] == [False] * 4
+            window = crew.ask({"do": "window", "passes": 2, "updates": 2}, 120)
+            assert all((min(answer["comm_ms"]) > 0) == (tp > 1) for answer in window)
+
+
+def test_ranks_without_a_whole_group_stay_idle() -> None:
+    two = cpu_devices(2)
+    with Crew(replace(two, cores=(*two.cores, two.cores[0])), SMALL, (2,)) as crew:
+        assert [answer["idle"] for answer in crew.ask(prepare(2), 120)] == [False, False, True]
+        window = crew.ask({"do": "window", "passes": 2, "updates": 2}, 120)
+        assert [answer["idle"] for answer in window] == [False, False, True]
 
 
 def test_memory_beyond_the_limit_is_out_of_memory_and_no_crash_of_the_host() -> None:
