@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.baselines import (
+    amp,
     annealing,
     arachne,
     espresso,
@@ -18,6 +19,7 @@ from specs.errors import PlanError
 
 PLANNERS: dict[str, Planner] = {
     "arachne": arachne.plan,
+    "amp": amp.plan,
     "annealing": annealing.plan,
     "espresso": espresso.plan,
     "exhaustive": exhaustive.plan,
