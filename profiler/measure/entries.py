@@ -51,7 +51,8 @@ class Question:
             f"arachne-prof run --gpu {self.gpu} --model {self.model.name} --tp {_list(self.tps)} "
             f"--micro-batch {_list(self.micro_batches)} --seq-len {self.seq_len} "
             f"--dtype {self.dtype.value} --recompute {_list(self.recomputes)} "
-            f"--optimizer {self.optimizer.value}{tiled} --devices {self.devices} (config {self.model.config_hash})"
+            f"--optimizer {self.optimizer.value}{tiled} --devices {self.devices} "
+            f"(config {self.model.config_hash})"
         )
 
 

@@ -35,7 +35,7 @@ _WARM_UPDATES = 2
 class Station:
     """One rank of the crew. Every rank gets every message; those without a group only wait.
 
-    groups: by degree, the group of this rank, missing where the ranks do not suffice for it. With
+    groups: by degree, the group of this rank (None: it alone), missing where it is in none. With
     4 ranks and degree 2 there are two groups, and both measure at the same time.
     """
 
@@ -45,7 +45,7 @@ class Station:
         self.rank: int = setup["rank"]
         model = setup["model"]
         self._model = Model.from_config(model["name"], model["config"]) if model else None
-        self.groups: dict[int, dist.ProcessGroup | None] = {}
+        self.groups: dict[int, dist.ProcessGroup | None] = {1: None}
         self.control: dist.ProcessGroup | None = None
         self.bench: LayerBench | None = None
         self.link: Link | None = None
@@ -247,7 +247,7 @@ def _own_group(degree: int, ranks: int, rank: int) -> dict[int, dist.ProcessGrou
     """Cut the ranks into groups of a degree, on every rank alike; the one this rank is in."""
     own: dict[int, dist.ProcessGroup | None] = {}
     if degree == 1:
-        return {1: None}
+        return own
     for first in range(0, ranks - degree + 1, degree):
         members = list(range(first, first + degree))
         group = dist.new_group(members)
