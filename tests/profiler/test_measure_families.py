@@ -88,8 +88,8 @@ def test_what_autograd_saves_is_what_the_allocator_still_holds(family: str) -> N
         if not bench.kind.is_block:
             continue
         bench.timed_passes(1)
-        # Held: the output instead of the input, of the same size. DeepSeek's router holds small
-        # tensors of its groups that autograd does not save: 3.4 % of a block of this size.
+        # Held: the output instead of the input, of the same size. A DeepSeek block of this size
+        # holds 3.4 % more than autograd saves; what holds it is not known yet.
         within = 0.05 if family == "deepseek_v3" else 0.03
         assert bench.memory().activation_bytes == pytest.approx(held_bytes(bench), rel=within)
 
