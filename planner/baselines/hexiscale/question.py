@@ -20,8 +20,6 @@ def question(problem: Problem) -> Inputs:
     """What HexiScale's search reads. Raises ProfileMissing for a missing host or link row."""
     types = gpu_types(problem)
     nodes = problem.cluster.nodes
-    node = np.array([i for i, n in enumerate(nodes) for _ in range(n.gpus)], np.int64)
-    gpu = np.array([types.index(nodes[i].gpu) for i in node], np.int64)
     figures: dict[TimesKey, Figures] = {}
     for t, name in enumerate(types):
         for tp in problem.profiles.tps(name):
@@ -34,9 +32,18 @@ def question(problem: Problem) -> Inputs:
         for key, f in figures.items()
     }
     speed = [
-        max(key.micro_batch / (key.tp * times[key].block) for key in times if key.gpu == t)
+        max(
+            (key.micro_batch / (key.tp * times[key].block) for key in times if key.gpu == t),
+            default=0.0,
+        )
         for t in range(len(types))
     ]
+    kinds = [types.index(n.gpu) for n in nodes]
+    # GPUs without times are no vertices of the graph.
+    node = np.array(
+        [i for i, n in enumerate(nodes) for _ in range(n.gpus) if speed[kinds[i]] > 0], np.int64
+    )
+    gpu = np.array([kinds[i] for i in node], np.int64)
     memory = [min(limit_bytes(problem, n) for n in nodes if n.gpu == name) for name in types]
     layers = problem.model.layers[1:-1]
     gradients = sum(lt.parameters + lt.expert_parameters for lt in layers) / len(layers)

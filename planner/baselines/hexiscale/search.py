@@ -89,6 +89,8 @@ class HexiScaleSearch:
 
     def run(self, rounds: int) -> None:
         """A round for numbers of pipelines over the whole range, then steps of one at random."""
+        if self.inputs.devices == 0:
+            return
         spread = self._spread()
         count = spread[0]
         for number in range(rounds):
