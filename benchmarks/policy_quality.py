@@ -124,8 +124,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rows", type=Path, required=True, help="kept rows, JSON lines")
     options.add_argument("--weights", type=Path, help="default: the shipped ones")
-    options.add_argument("--first", type=int, default=0)
-    options.add_argument("--count", type=int, default=44)
+    options.add_argument("--numbers", help="only these compositions, with commas")
     options.add_argument("--long", type=int, default=150_000, help="evaluations, each of two")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("-o", "--output", type=Path, help="write the Markdown page here")
@@ -135,7 +134,8 @@ def main() -> None:
     if asked.rows.exists():
         done = {r["number"]: r for r in map(json.loads, asked.rows.read_text().splitlines())}
     problems = held_out()
-    for number in range(asked.first, min(len(problems), asked.first + asked.count)):
+    chosen = range(len(problems))
+    for number in [int(n) for n in asked.numbers.split(",")] if asked.numbers else chosen:
         if number in done:
             continue
         row = measure(problems[number], weights.parameters, asked.seed, asked.long)
@@ -153,9 +153,9 @@ thread, planning alone (no imports, no compilation). Weights {weights.file_hash[
 {asked.seed}. Command: `python -m benchmarks.policy_quality {" ".join(sys.argv[1:])}`.
 
 Quality = shortest iteration that anything here found / iteration of this plan, on
-{len(solved)} compositions ({len(rows) - len(solved)} have no plan at all). Best known: the best
-of all columns and of two long searches (learned and annealing) of {asked.long:,} evaluations.
-Profiles are estimated. Compositions: benchmarks/held_out.py.
+{len(solved)} of {len(problems)} compositions ({len(rows) - len(solved)} more have no plan at all).
+Best known: the best of all columns and of two long searches (learned and annealing) of
+{asked.long:,} evaluations. Profiles are estimated. Compositions: benchmarks/held_out.py.
 
 {table(solved)}
 
