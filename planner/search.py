@@ -6,7 +6,7 @@ import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -70,6 +70,14 @@ class Search:
                 self.closest is None or refusal.over_bytes < self.closest.over_bytes
             ):
                 self.closest = refusal
+
+    def absorb(
+        self, evaluations: int, rejected: Mapping[str, int], closest: Refusal | None
+    ) -> None:
+        """Take over totals that something else has counted since the search began."""
+        self.rejected = Counter(rejected)
+        self.closest = closest
+        self.count(evaluations - self.evaluations, ())
 
     def offer(self, iteration_ms: float, templates: Sequence[FilledTemplate]) -> bool:
         """Show a plan that fits; whether it is the best so far."""

@@ -1,50 +1,286 @@
-"""Everything within a stated space, in order of promise, as far as the budget goes."""
+"""Everything within a stated space: proven best on small clusters, as far as it goes on large ones.
+
+Own design: no paper. The space is sequences of up to three templates, each filled behind those
+before it, with any order of stages, any number of replicas, both placements, any micro-batch size.
+
+Small clusters (no more sequences of stages than SMALL): the whole space is exhausted. Branches are
+cut where `planner.kernel.explore.best_further` proves that no plan behind them is faster than the
+best one known, which a short local search provides first. What is said to be proven is.
+
+Larger ones, by shares of an effort: all multisets of (GPU type, TP) as a single template, by
+growing depth, stages of a type together; a second and a third template behind the best of them,
+also with replicas given up; then local moves, best first. Only the certificate is proof there.
+The effort is a number of evaluations that follows from the budget alone, so that the answer does
+not depend on how busy the host is unless the budget's seconds run out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations_with_replacement, permutations
+from collections.abc import Sequence
 
-from planner.fill.template import Structure, fill_template
-from planner.packing import Demand, FreeGpus, replicas_by_counting
+import numpy as np
+
+from planner.bound import closed_bound
+from planner.enumeration import (
+    Kinds,
+    all_sequences,
+    ordered_multisets,
+    packing_kinds,
+)
+from planner.floors import Floors
+from planner.kernel.engine import MOST_STAGES, Engine
+from planner.local_moves import FEWER, Genotype, LocalMoves
+from planner.packing import FreeGpus
 from planner.problem import Problem
 from planner.result import Budget, PlanResult
 from planner.search import Search
 
+MOST_TEMPLATES = 3
+SMALL = 20_000  # sequences of stages
+EFFORT_PER_S = 20_000  # evaluations for each second of the budget; a core does several times that
+DEFAULT_EFFORT = 600_000
+SINGLES, FURTHER = 0.3, 0.5  # shares of the effort that are used up when these phases end
+BEAM = 48  # plans that get a further template
+CHUNK = 512  # structures filled between two looks at the clock
+FIRST_EFFORT = 20_000  # evaluations of local search before a small cluster is exhausted
+
 
 def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
-    """The best single template: all multisets of (GPU type, TP) by growing depth.
+    """The best plan of the space that the budget reaches.
 
-    seed: not used, nothing is drawn.
+    The reason says what was covered. seed: not used, nothing is drawn.
     """
-    search = Search(problem, "exhaustive", budget)
-    depth = 0
-    for structure in structures(problem):
-        if search.spent:
-            return search.result(
-                reason=f"single templates up to depth {depth}, not all of the last",
-                finished=False,
+    engine = Engine(problem, templates=MOST_TEMPLATES, stages=MOST_STAGES)
+    engine.compile()
+    return _Exhaustion(problem, budget, engine).run()
+
+
+class _Exhaustion:
+    """One search."""
+
+    def __init__(self, problem: Problem, budget: Budget, engine: Engine) -> None:
+        self.problem = problem
+        self.engine = engine
+        self.search = Search(problem, "exhaustive", budget)
+        self.free = FreeGpus.of(problem)
+        self.usable = packing_kinds(self.free, engine.kinds)
+        self.effort = budget.evaluations or (
+            int(budget.seconds * EFFORT_PER_S) if budget.seconds else DEFAULT_EFFORT
+        )
+        self.singles: dict[Kinds, float] = {}
+        self.further: list[tuple[float, Genotype]] = []  # the best of several templates
+
+    def run(self) -> PlanResult:
+        """Exhaust the space if it is small, else search it."""
+        most = min(self.engine.depth, self.problem.model.blocks)
+        sequences = all_sequences(self.free, self.engine.kinds, most, SMALL)
+        if sequences is None:
+            return self.run_large(most)
+        self.improve(FIRST_EFFORT, [(((q,), 0),) for q in self.usable])
+        return self.run_small(sequences)
+
+    # Small clusters
+
+    def run_small(self, sequences: Sequence[Kinds]) -> PlanResult:
+        """Exhaust all templates and those behind them; what was proven stands in the reason."""
+        if not sequences:
+            self.account()
+            return self.search.result(reason="no template packs on this cluster", finished=True)
+        structures, depths = _rows(sequences)
+        incumbent = self.engine.incumbent(self.search.best_ms)
+        worth = gpu_worth(self.problem)
+        done = len(sequences)
+        for first in range(len(sequences)):
+            finished = self.engine.explore(
+                structures,
+                depths,
+                worth,
+                incumbent,
+                templates=self.engine.templates,
+                first=first,
+                last=first + 1,
+                most_evaluations=self.search.budget.evaluations or (1 << 60),
             )
-        depth = len(structure)
-        fill = fill_template(problem, structure)
-        search.count(fill.evaluations, fill.refusals)
-        if fill.best is not None:
-            search.offer(fill.best[1].iteration_ms, [fill.best[0]])
-    return search.result(reason=f"all single templates up to depth {depth}", finished=True)
+            if incumbent.best_ms[0] < self.search.best_ms:
+                count = int(incumbent.count[0])
+                self.account()
+                self.search.offer(
+                    float(incumbent.best_ms[0]),
+                    self.engine.templates_laid(count, incumbent.laid),
+                )
+            self.account()
+            if not finished or (self.search.spent and first + 1 < len(sequences)):
+                done = first
+                break
+        space = (
+            f"plans of up to {self.engine.templates} templates: every order of stages, number of "
+            "replicas, placement and micro-batch"
+        )
+        if done == len(sequences):
+            return self.search.result(
+                reason=f"the best of all {space}, proven by exhaustion", finished=True
+            )
+        return self.search.result(
+            reason=f"{done / len(sequences):.1%} of all first templates exhausted, of {space}",
+            finished=False,
+        )
 
+    # Large clusters
 
-def structures(problem: Problem) -> Iterator[Structure]:
-    """Multisets of (type, TP) by growing depth, types together, in every order of the types."""
-    free = FreeGpus.of(problem)
-    kinds = [Demand(gpu, tp) for gpu, tp in free.usable if free.usable[gpu, tp]]
-    for depth in range(1, min(problem.model.blocks, problem.cluster.gpus) + 1):
-        any_packs = False
-        for chosen in combinations_with_replacement(kinds, depth):
-            if replicas_by_counting(free, chosen) < 1:
-                continue
-            any_packs = True
-            types = list(dict.fromkeys(demand.gpu for demand in chosen))
-            for order in permutations(types):
-                yield tuple(d for gpu in order for d in chosen if d.gpu == gpu)
-        if not any_packs:
+    def run_large(self, most_stages: int) -> PlanResult:
+        """Single templates, further ones behind the best, local moves."""
+        depth, whole = self.fill_singles(most_stages)
+        ranked = sorted(self.singles, key=lambda kinds: self.singles[kinds])
+        self.add_further(ranked[:BEAM])
+        improved = self.improve(self.effort, self.starts(ranked))
+        part = "" if whole else f", part of depth {depth}"
+        reason = (
+            f"all multisets of (GPU type, TP) to depth {depth if whole else depth - 1}{part} as "
+            f"single templates; up to {MOST_TEMPLATES} templates from the best "
+            f"{min(BEAM, len(ranked))}; local moves{', until none helps' if improved else ''}"
+        )
+        return self.search.result(reason=reason, finished=not self.search.spent)
+
+    def fill_singles(self, most_stages: int) -> tuple[int, bool]:
+        """Fill single templates by growing depth; the depth reached, and whether to its end."""
+        ceiling = int(self.effort * SINGLES)
+        depth = 0
+        for depth in range(1, most_stages + 1):
+            batch: list[Kinds] = []
+            any_packs = False
+            for orders in ordered_multisets(self.free, self.engine.kinds, depth):
+                any_packs = True
+                batch += orders
+                if len(batch) >= CHUNK:
+                    self.fill_batch(batch)
+                    batch = []
+                    if self.search.spent or self.engine.evaluations >= ceiling:
+                        return depth, False
+            if batch:
+                self.fill_batch(batch)
+            if not any_packs:
+                return depth - 1, True
+        return depth, True
+
+    def fill_batch(self, batch: Sequence[Kinds]) -> None:
+        """Fill structures as the first template."""
+        structures, depths = _rows(batch)
+        fewer = np.zeros(len(batch), np.int64)
+        done, times = self.engine.fill_many(
+            0, structures, depths, fewer, most_evaluations=self.effort
+        )
+        self.account()
+        for i in np.flatnonzero(times[:done] >= 0):
+            self.singles[batch[int(i)]] = float(times[i])
+        best = np.where(times[:done] >= 0, times[:done], np.inf)
+        if len(best) and best.min() < self.search.best_ms:
+            i = int(best.argmin())
+            self.engine.prepare(0)
+            self.engine.fill_kinds(0, batch[i])
+            self.search.offer(float(best[i]), self.engine.templates_laid(1))
+
+    def add_further(self, beam: Sequence[Kinds]) -> None:
+        """Fill a second and a third template behind the best, with replicas given up or not."""
+        ceiling = int(self.effort * FURTHER)
+        candidates = [kinds for kinds in self.singles if len(kinds) <= 4]
+        candidates += sorted(self.singles, key=self.singles.__getitem__)[:256]
+        candidates = list(dict.fromkeys(candidates))
+        if not candidates:
             return
+        structures, depths = _rows(candidates)
+        zeros = np.zeros(len(candidates), np.int64)
+        level: list[tuple[float, Genotype]] = [
+            (self.singles[kinds], ((kinds, fewer),)) for kinds in beam for fewer in FEWER
+        ]
+        for k in range(1, MOST_TEMPLATES):
+            found: list[tuple[float, Genotype]] = []
+            for _, genotype in level:
+                if self.search.spent or self.engine.evaluations >= ceiling:
+                    break
+                if not self.lay(genotype):
+                    continue
+                done, times = self.engine.fill_many(
+                    k, structures, depths, zeros, most_evaluations=self.effort
+                )
+                self.account()
+                times = np.where(times[:done] >= 0, times[:done], np.inf)
+                for i in np.argsort(times, kind="stable")[:4]:
+                    if np.isfinite(times[i]):
+                        found.append((float(times[i]), (*genotype, (candidates[i], 0))))
+            for took, genotype in sorted(found)[:4]:
+                if took < self.search.best_ms and self.lay(genotype):
+                    self.search.offer(took, self.engine.templates_laid(len(genotype)))
+            level = sorted(found)[:BEAM]
+            self.further += level[:8]
+
+    def lay(self, genotype: Genotype) -> bool:
+        """Fill the templates of a plan, ready for one behind them; False where one does not fit."""
+        for k, (kinds, fewer) in enumerate(genotype):
+            self.engine.prepare(k)
+            if self.engine.fill_kinds(k, kinds, fewer) < 0:
+                return False
+        return True
+
+    # Both
+
+    def improve(self, ceiling: int, starts: Sequence[Genotype]) -> bool:
+        """Climb from each of these plans, then go on best first; True when no move helps."""
+
+        def offer(took: float, genotype: Genotype) -> None:
+            if took < self.search.best_ms:
+                self.account()
+            self.search.offer(took, self.engine.templates_laid(len(genotype)))
+
+        def spent() -> bool:
+            return self.engine.evaluations >= ceiling or self.search.spent
+
+        moves = LocalMoves(self.engine, self.usable, offer, spent, MOST_TEMPLATES)
+        whole = all(moves.climb(start) for start in starts) and moves.run()
+        self.account()
+        return whole
+
+    def starts(self, ranked: Sequence[Kinds]) -> list[Genotype]:
+        """Plans to improve: the best of several templates, the best single ones of each depth."""
+        by_depth: dict[int, list[Kinds]] = {}
+        for kinds in ranked:
+            by_depth.setdefault(len(kinds), []).append(kinds)
+        found = [(self.singles[k], ((k, 0),)) for same in by_depth.values() for k in same[:3]]
+        return [genotype for _, genotype in sorted(found + sorted(self.further)[:BEAM])]
+
+    def account(self) -> None:
+        """Bring evaluations and rejections of the engine to the search."""
+        tally = self.engine.tally()
+        self.search.absorb(tally.evaluations, tally.rejected, tally.closest)
+
+
+def _rows(sequences: Sequence[Kinds]) -> tuple[np.ndarray, np.ndarray]:
+    """Structures as one array, and their depths."""
+    depths = np.array([len(sequence) for sequence in sequences], np.int64)
+    rows = np.zeros((len(sequences), int(depths.max())), np.int64)
+    for i, sequence in enumerate(sequences):
+        rows[i, : len(sequence)] = sequence
+    return rows, depths
+
+
+def gpu_worth(problem: Problem) -> np.ndarray:
+    """Per node of the cluster, what one of its GPUs trains at most, in samples/ms.
+
+    pi_c / Y of planner/bound.py: at the prices of its linear program any replica spends at least
+    Y per sample. A class of nodes without profiles trains nothing.
+    """
+    floors = Floors.of(problem)
+    bound = closed_bound(problem, floors)
+    if not 0 < bound.work_ms < np.inf:
+        # Nothing fits anywhere, or the linear program says nothing: cut nothing.
+        return np.full(len(problem.cluster.nodes), np.inf)
+    per_sample = bound.work_ms / problem.workload.global_batch
+    prices: dict[tuple[object, ...], float] = {}
+    for kind, price in zip(floors.classes, bound.prices, strict=True):
+        key = (kind.gpu, kind.topology, kind.size)
+        prices[key] = max(prices.get(key, 0.0), price)
+    return np.array(
+        [
+            prices.get((node.gpu, node.intra_node, node.gpus), 0.0) / per_sample
+            for node in problem.cluster.nodes
+        ]
+    )

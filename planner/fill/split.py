@@ -9,7 +9,7 @@ from itertools import product
 
 from planner.refusal import TOO_FEW_BLOCKS, Refusal
 
-CEILINGS = 4  # candidate ceilings that are priced, from the least feasible one upwards
+CEILINGS = 4  # of two kinds of block: ceilings that are priced, from the least feasible upwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ def split_blocks(
 
     stages: the options of each stage. kinds: the kind of every block of the model, in order.
     Every stage gets at least one block. Of one kind, blocks below a ceiling go to the stages with
-    the smallest time per block first; of two kinds, each stage from the left takes what it can.
+    the smallest time per block first, which makes their sum least, and ceilings are tried upwards
+    until none above can be better: the best of all splits. Of two kinds, each stage from the left
+    takes what it can, below the four least feasible ceilings.
     """
     if len(stages) > len(kinds):
         return Refusal(TOO_FEW_BLOCKS, detail=f"{len(kinds)} blocks for {len(stages)} stages")
@@ -98,6 +100,8 @@ def _least_feasible(candidates: Sequence[float], feasible: Callable[[float], boo
 def _most_blocks(option: StageOption, kind: int, ceiling: float, blocks: int) -> int:
     """The most of the model's blocks below the ceiling in time and in memory."""
     cap, fixed, each = min(option.cap(kind), blocks), option.fixed_ms, option.block_ms[kind]
+    if ceiling == math.inf:
+        return cap
     count = min(cap, max(0, math.floor((ceiling - fixed) / each)))
     while count < cap and fixed + (count + 1) * each <= ceiling:
         count += 1
@@ -129,9 +133,8 @@ def _split_of_one_kind(
         each = [most(options, ceiling) for options in stages]
         return min(each) >= 1 and sum(each) >= blocks
 
-    first = _least_feasible(candidates, feasible)
-    best: tuple[float, Split] | None = None
-    for ceiling in candidates[first : first + CEILINGS]:
+    def deal(ceiling: float) -> tuple[float, float, Split]:
+        """Pipeline time and sum of stage times of the split below a ceiling."""
         most_each = [most(options, ceiling) for options in stages]
         given = _fastest_first(stages, kind, most_each, ceiling, blocks)
         chosen = [
@@ -142,11 +145,18 @@ def _split_of_one_kind(
             for options, n in zip(stages, given, strict=True)
         ]
         times = [o.fixed_ms + n * o.block_ms[kind] for o, n in zip(chosen, given, strict=True)]
-        pipe = _pipe_ms(times, micro_batches)
-        if best is None or pipe < best[0]:
-            best = pipe, Split(tuple(given), tuple(chosen))
-    assert best is not None  # the largest candidate is feasible: caps suffice
-    return best[1]
+        return _pipe_ms(times, micro_batches), sum(times), Split(tuple(given), tuple(chosen))
+
+    first = _least_feasible(candidates, feasible)
+    without, least_sum, answer = deal(math.inf)
+    best = without
+    for ceiling in candidates[first:]:
+        if (micro_batches - 1) * ceiling + least_sum >= best:
+            break  # no higher ceiling can do better: its slowest stage alone costs that much
+        pipe, _, split = deal(ceiling)
+        if pipe < best:
+            best, answer = pipe, split
+    return answer
 
 
 def _too_small(
@@ -210,17 +220,26 @@ def _split_of_two_kinds(
     def fits(option: StageOption, first: int, end: int) -> bool:
         return option.memory_bytes(counts(first, end)) <= option.limit_bytes
 
+    def takes(options: Sequence[StageOption], first: int, end: int, ceiling: float) -> bool:
+        return any(
+            fits(o, first, end) and o.time_ms(counts(first, end)) <= ceiling for o in options
+        )
+
     def fill_from_left(ceiling: float) -> tuple[list[int], int]:
         """Ends of the stages, and the stage that cannot take even one block (or -1)."""
+        blocks, last = len(kinds), len(stages) - 1
+        # A stage that cannot take one block of the second kind must find one of the first kind:
+        # it and all stages before it share those, at least one each.
+        weak = [s for s in range(last + 1) if not takes(stages[s], blocks - 1, blocks, ceiling)]
+        last_weak = max(weak, default=-1) if sorted(kinds) == list(kinds) else -1
         ends: list[int] = []
         first = 0
         for s, options in enumerate(stages):
-            furthest = len(kinds) - (len(stages) - s - 1)
+            furthest = blocks - (last - s)
+            if s <= last_weak:
+                furthest = min(furthest, kinds.count(kinds[0]) - (last_weak - s))
             end = first
-            while end < furthest and any(
-                fits(o, first, end + 1) and o.time_ms(counts(first, end + 1)) <= ceiling
-                for o in options
-            ):
+            while end < furthest and takes(options, first, end + 1, ceiling):
                 end += 1
             if end == first:
                 return ends, s
@@ -238,6 +257,9 @@ def _split_of_two_kinds(
         first = ends[s - 1] if s else 0
         end = first + 1 if stuck >= 0 else len(kinds)
         over = min(o.memory_bytes(counts(first, end)) - o.limit_bytes for o in stages[s])
+        if over <= 0:  # blocks of the first kind have run out before stage s, which needs one
+            one = counts(len(kinds) - 1, len(kinds))
+            over = min(o.memory_bytes(one) - o.limit_bytes for o in stages[s])
         return Refusal.memory(s, over, f"with {end - first} of {len(kinds)} blocks")
     shapes = product(*(range(n + 1) for n in prefix[-1]))
     candidates = sorted(

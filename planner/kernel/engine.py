@@ -10,6 +10,7 @@ import numpy as np
 
 import planner.compiled
 from planner.filled import FilledTemplate
+from planner.kernel.explore import explore
 from planner.kernel.fill import fill, fill_many, prepare, price_laid
 from planner.kernel.state import (
     EVALUATIONS,
@@ -61,6 +62,20 @@ class Tally:
     closest: Refusal | None
 
 
+@dataclass(frozen=True)
+class Incumbent:
+    """The best plan that an exploration knows: its time in ms, its templates, how many.
+
+    level, nodes: scratch of the exploration.
+    """
+
+    best_ms: Array
+    laid: Laid
+    count: Array
+    level: Array
+    nodes: Array
+
+
 class Engine:
     """Fills and prices for one problem. Not for several threads at once.
 
@@ -79,7 +94,23 @@ class Engine:
         self.templates = max(1, min(templates, problem.cluster.gpus))
         self.laid = new_laid(self.tables, self.templates, self.depth)
         self.room = new_room(self.tables, self.templates, self.depth)
+        self._rows: dict[tuple[int, ...], Array] = {}
         self._index = {kind: q for q, kind in enumerate(self.compiled.kinds)}
+
+    def compile(self) -> None:
+        """Make machine code of everything now, or load it, so that no search is timed with it."""
+        none, width = np.zeros((0, self.depth), np.int64), np.zeros(0, np.int64)
+        if len(self.kinds):
+            self.prepare(0)
+            self.fill_kinds(0, (0,))
+        self.fill_many(0, none, width, width)
+        self.price(())
+        worth = np.zeros(len(self.tables.node_int[0]))
+        self.explore(none, width, worth, self.incumbent(), templates=1, first=0, last=0)
+        self.room.why[EVALUATIONS] = 0
+        self.room.tally[:] = 0
+        self.room.closest[:] = np.inf
+        self.room.no_rows[:] = 0
 
     @property
     def kinds(self) -> tuple[Demand, ...]:
@@ -122,6 +153,13 @@ class Engine:
         """
         return float(fill(self.tables, self.laid, k, structure, len(structure), fewer, self.room))
 
+    def fill_kinds(self, k: int, kinds: tuple[int, ...], fewer: int = 0) -> float:
+        """`fill` of a structure given as kind indices; its row is kept for the next time."""
+        row = self._rows.get(kinds)
+        if row is None:
+            row = self._rows[kinds] = np.array(kinds, np.int64)
+        return self.fill(k, row, fewer)
+
     def prepare(self, k: int) -> None:
         """Count what the first k templates leave free."""
         prepare(self.tables, self.laid, k, self.room)
@@ -156,6 +194,53 @@ class Engine:
         )
         return int(done), times
 
+    def explore(
+        self,
+        structures: Array,
+        depths: Array,
+        worth: Array,
+        incumbent: Incumbent,
+        *,
+        templates: int,
+        first: int,
+        last: int,
+        most_evaluations: int = NO_CEILING,
+    ) -> bool:
+        """Exhaust plans of up to `templates` templates whose first is of structures first..last.
+
+        The incumbent is replaced by what is better. worth: see planner/kernel/explore.py. False
+        where the ceiling on evaluations ended it.
+        """
+        return bool(
+            explore(
+                self.tables,
+                self.laid,
+                templates,
+                structures,
+                depths,
+                first,
+                last,
+                worth,
+                most_evaluations,
+                self.room,
+                incumbent.best_ms,
+                incumbent.laid,
+                incumbent.count,
+                incumbent.level,
+                incumbent.nodes,
+            )
+        )
+
+    def incumbent(self, best_ms: float = np.inf) -> Incumbent:
+        """A place for the best plan of an exploration, so far one of this iteration time."""
+        return Incumbent(
+            np.array([best_ms]),
+            new_laid(self.tables, self.templates, self.depth),
+            np.zeros(1, np.int64),
+            np.zeros((4, self.templates), np.int64),
+            np.zeros((self.templates, self.laid.node.shape[1]), np.int64),
+        )
+
     @property
     def evaluations(self) -> int:
         """Plans priced or refused since the engine was made."""
@@ -166,9 +251,9 @@ class Engine:
         """GPUs that the templates of the last `prepare` leave free, per node."""
         return self.room.node_int[FREE]
 
-    def template(self, k: int) -> FilledTemplate:
-        """The filled template in slot k."""
-        laid, model = self.laid, self.problem.model
+    def template(self, k: int, laid: Laid | None = None) -> FilledTemplate:
+        """The filled template in slot k, of this engine's arrangement or another."""
+        laid, model = laid or self.laid, self.problem.model
         depth, replicas, batch = (int(figure) for figure in laid.shape[:, k])
         stages = []
         for s in range(depth):
@@ -185,9 +270,9 @@ class Engine:
             tuple(tuple(int(node) for node in row) for row in nodes),
         )
 
-    def templates_laid(self, count: int) -> list[FilledTemplate]:
+    def templates_laid(self, count: int, laid: Laid | None = None) -> list[FilledTemplate]:
         """The filled templates in the first slots."""
-        return [self.template(k) for k in range(count)]
+        return [self.template(k, laid) for k in range(count)]
 
     def tally(self) -> Tally:
         """Evaluations and refusals since the engine was made."""

@@ -31,6 +31,7 @@ from planner.kernel.state import (
     TILING,
     TOTAL,
     TOUCHED,
+    UPDATES,
     Laid,
     Room,
 )
@@ -111,7 +112,7 @@ def dispatch(tables: Tables, laid: Laid, k: int, s: int, x: int, room: Room) -> 
 
 @compiled
 def _stage_times(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
-    """Write t_s and, to stage_real[ONCE], the updates of a template; False where a row lacks."""
+    """Write t_s and the updates of a template's stages; False where a row lacks."""
     depth, b, node = laid.shape[DEPTH, k], laid.shape[BATCH, k], laid.node[k]
     total = longest = 0.0
     for s in range(depth):
@@ -151,7 +152,7 @@ def _stage_times(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
             room.why[CODE] = NO_LINK
             return False
         room.stage_real[STAGE_MS, k, s] = took
-        room.stage_real[ONCE, k, s] = update
+        room.stage_real[UPDATES, k, s] = update
         total += took
         longest = max(longest, took)
     room.template_real[TOTAL, k] = total
@@ -232,6 +233,6 @@ def _iteration(laid: Laid, count: int, room: Room) -> float:
             sync = 0.0
             for r in range(laid.shape[REPLICAS, k]):
                 sync = max(sync, room.node_real[SYNC, laid.node[k, r * depth + s]])
-            room.stage_real[ONCE, k, s] += sync
+            room.stage_real[ONCE, k, s] = sync + room.stage_real[UPDATES, k, s]
             once = max(once, room.stage_real[ONCE, k, s])
     return pipe + once

@@ -40,7 +40,7 @@ from planner.kernel.state import (
 )
 from planner.kernel.tables import Tables
 
-CEILINGS = 4  # as in planner/fill/split.py
+CEILINGS = 4  # of two kinds, as in planner/fill/split.py
 BELOW_LEAST = 1.0 - 1e-9  # a start this much lower is below the least feasible ceiling for sure
 
 
@@ -68,25 +68,35 @@ def _one_kind(room: Room, depth: int, blocks: int, batches: int) -> bool:
     options = room.options
     if not _count_caps(room, depth, blocks):
         return False
+    _count_below(options, depth, np.inf)
+    _enough(options, depth, blocks)
+    best, least_sum = _deal_blocks(options, depth, blocks, batches)
+    _take_split(options, depth)
     ceiling = _start(options, depth, blocks)
     _count_below(options, depth, ceiling)
     while not _enough(options, depth, blocks):
         ceiling = _next_ceiling(options, depth)
         _raise(options, depth, ceiling)
-    best = np.inf
-    for _ in range(CEILINGS):
-        pipe = _deal_blocks(options, depth, blocks, batches)
+    # The start lies below the least feasible ceiling, unless that was reached just now.
+    while (batches - 1) * ceiling + least_sum < best:
+        pipe, _ = _deal_blocks(options, depth, blocks, batches)
         if pipe < best:
             best = pipe
-            for s in range(depth):
-                options.stage_int[BLOCKS, s] = options.stage_int[TRIAL_BLOCKS, s]
-                options.stage_int[CHOSEN, s] = options.stage_int[TRIAL_CHOSEN, s]
+            _take_split(options, depth)
         ceiling = _next_ceiling(options, depth)
         if ceiling == np.inf:
             break
         _raise(options, depth, ceiling)
         _enough(options, depth, blocks)
     return True
+
+
+@compiled
+def _take_split(options: Options, depth: int) -> None:
+    """Make the split that was just tried the answer."""
+    for s in range(depth):
+        options.stage_int[BLOCKS, s] = options.stage_int[TRIAL_BLOCKS, s]
+        options.stage_int[CHOSEN, s] = options.stage_int[TRIAL_CHOSEN, s]
 
 
 @compiled
@@ -135,7 +145,7 @@ def _count_below(options: Options, depth: int, ceiling: float) -> None:
             cap = options.whole[CAP, s, x]
             count = 0
             if fixed + each <= ceiling:
-                count = min(cap, math.floor((ceiling - fixed) / each))
+                count = cap if ceiling == np.inf else min(cap, math.floor((ceiling - fixed) / each))
             while count > 0 and fixed + count * each > ceiling:
                 count -= 1
             while count < cap and fixed + (count + 1) * each <= ceiling:
@@ -254,8 +264,10 @@ def _level(options: Options, depth: int, blocks: int) -> float:
 
 
 @compiled
-def _deal_blocks(options: Options, depth: int, blocks: int, batches: int) -> float:
-    """Blocks below the ceiling to the smallest time per block first; the pipeline time.
+def _deal_blocks(options: Options, depth: int, blocks: int, batches: int) -> tuple[float, float]:
+    """Blocks below the ceiling to the smallest time per block first.
+
+    The pipeline time, and the sum of stage times.
 
     Writes TRIAL_BLOCKS and TRIAL_CHOSEN.
     """
@@ -291,7 +303,7 @@ def _deal_blocks(options: Options, depth: int, blocks: int, batches: int) -> flo
                     options.stage_int[TRIAL_CHOSEN, s] = x
         total += fastest
         slowest = max(slowest, fastest)
-    return (batches - 1) * slowest + total
+    return (batches - 1) * slowest + total, total
 
 
 @compiled
@@ -320,31 +332,44 @@ def _excess(before: Array, options: Options, s: int, x: int, low: int, high: int
 
 
 @compiled
+def _takes(before: Array, options: Options, s: int, low: int, high: int, ceiling: float) -> bool:
+    """Whether some option of stage s holds blocks low..high below the ceiling."""
+    for x in range(options.stage_int[OPTIONS, s]):
+        if options.whole[ALLOWED, s, x] and (
+            _excess(before, options, s, x, low, high) <= 0
+            and _time(before, options, s, x, low, high) <= ceiling
+        ):
+            return True
+    return False
+
+
+@compiled
 def _fill_from_left(before: Array, options: Options, depth: int, ceiling: float) -> int:
     """Each stage takes what it can below the ceiling, the end of it to TRIAL_BLOCKS.
 
-    -1 if that is all blocks, else the stage that is stuck.
+    A stage that cannot take one block of the second kind must find one of the first kind, which it
+    and all stages before it share. -1 if all blocks are held, else the stage that is stuck.
     """
+    blocks = before.shape[0] - 1
+    firsts = before[blocks, 0]
+    last_weak = -1
+    if before[firsts, 0] == firsts:  # blocks of the first kind stand in front
+        for s in range(depth):
+            if not _takes(before, options, s, blocks - 1, blocks, ceiling):
+                last_weak = s
     low = 0
     for s in range(depth):
+        furthest = blocks - (depth - s - 1)
+        if s <= last_weak:
+            furthest = min(furthest, firsts - (last_weak - s))
         high = low
-        while high < before.shape[0] - 1 - (depth - s - 1):
-            takes = False
-            for x in range(options.stage_int[OPTIONS, s]):
-                if options.whole[ALLOWED, s, x] and (
-                    _excess(before, options, s, x, low, high + 1) <= 0
-                    and _time(before, options, s, x, low, high + 1) <= ceiling
-                ):
-                    takes = True
-                    break
-            if not takes:
-                break
+        while high < furthest and _takes(before, options, s, low, high + 1, ceiling):
             high += 1
         if high == low:
             return s
         options.stage_int[TRIAL_BLOCKS, s] = high
         low = high
-    return -1 if low == before.shape[0] - 1 else depth - 1
+    return -1 if low == blocks else depth - 1
 
 
 @compiled
@@ -433,9 +458,15 @@ def _choose_options(before: Array, options: Options, depth: int, batches: int) -
 def _shortage(before: Array, options: Options, depth: int, stuck: int) -> float:
     """By how much memory stops stage `stuck`: of its first block, or of all that is left."""
     low = options.stage_int[TRIAL_BLOCKS, stuck - 1] if stuck > 0 else 0
-    first = rest = np.inf
+    blocks = before.shape[0] - 1
+    first = rest = second = np.inf
     for x in range(options.stage_int[OPTIONS, stuck]):
         if options.whole[ALLOWED, stuck, x]:
             first = min(first, _excess(before, options, stuck, x, low, low + 1))
-            rest = min(rest, _excess(before, options, stuck, x, low, before.shape[0] - 1))
-    return rest if stuck == depth - 1 and first <= 0 else first
+            rest = min(rest, _excess(before, options, stuck, x, low, blocks))
+            second = min(second, _excess(before, options, stuck, x, blocks - 1, blocks))
+    if first > 0:
+        return first
+    if stuck == depth - 1 and rest > 0:
+        return rest
+    return second  # blocks of the first kind have run out before this stage, which needs one

@@ -27,7 +27,7 @@ KIND, FIRST, TILING = 0, 1, 2  # of Laid.stage
 FREE, LEFT, COPIES, TOUCHED = 0, 1, 2, 3  # of node_int
 LEAVING, ENTERING, SYNC = 0, 1, 2  # of node_real
 LENGTH, CURSOR, LAST = 0, 1, 2  # of type_int
-SEND, STAGE_MS, ONCE, FORWARD, BACK = 0, 1, 2, 3, 4  # of stage_real
+SEND, STAGE_MS, ONCE, FORWARD, BACK, UPDATES = 0, 1, 2, 3, 4, 5  # of stage_real
 TOTAL, SLOWEST, PIPE = 0, 1, 2  # of template_real
 MICRO_BATCHES, STAGE_AT = 0, 1  # of template_int
 STAGE_CUTS, EXPERT_CUTS, WIDTH_CUTS = 0, 1, 2  # of cuts
@@ -70,7 +70,7 @@ class Room(NamedTuple):
     queue: Array  # (G, N) nodes of each type in the order best fit takes them
     type_int: Array  # (3, G) of that queue, and the node last placed into
     slots: Array  # (Q,) groups of each kind that the free GPUs hold
-    stage_real: Array  # (5, K, D) transfers, t_s, g_s, and the two passes of transfers
+    stage_real: Array  # (6, K, D) transfers, t_s, g_s, transfers of each pass, updates
     template_real: Array  # (3, K) sum t, max t, pipe
     template_int: Array  # (2, K) M_k, and a stage
     cuts: Array  # (3, borders)
@@ -112,7 +112,7 @@ def new_room(tables: Tables, templates: int, depth: int) -> Room:
         queue=whole(types, nodes),
         type_int=whole(3, types),
         slots=whole(kinds),
-        stage_real=real(5, templates, depth),
+        stage_real=real(6, templates, depth),
         template_real=real(3, templates),
         template_int=whole(2, templates),
         cuts=whole(3, templates * pieces),
