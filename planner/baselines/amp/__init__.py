@@ -45,10 +45,14 @@ from specs.plan import Plan
 
 NAME = "amp"
 HANDED_OVER = 4  # plans: the best and the next best
+DOES_NOT_FIT = "memory, as a plan of ours"
 
 
 def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
-    """AMP's fastest plan by its own formulas. seed: not used, nothing is drawn."""
+    """AMP's fastest plan by its own formulas. seed: not used, nothing is drawn.
+
+    Where none fits our memory check, the fastest that does not.
+    """
     _compile()
     started = time.perf_counter()
     search = AmpSearch(
@@ -80,6 +84,7 @@ def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
 
 def _plans(problem: Problem, ranked: list[Costed], rejected: Counter[str]) -> list[Plan]:
     plans: list[Plan] = []
+    unfit: Plan | None = None
     for costed in ranked:
         if len(plans) == HANDED_OVER:
             break
@@ -90,9 +95,12 @@ def _plans(problem: Problem, ranked: list[Costed], rejected: Counter[str]) -> li
             continue
         if found is None:
             rejected[NO_PACKING] += 1
+        elif found.prediction is not None and not found.prediction.fits:
+            rejected[DOES_NOT_FIT] += 1
+            unfit = unfit or found
         else:
             plans.append(found)
-    return plans
+    return plans or ([] if unfit is None else [unfit])
 
 
 def pipelines(problem: Problem, costed: Costed) -> list[Pipeline]:

@@ -54,11 +54,15 @@ NAME = "metis"
 VARIANCES = (1.0, 0.5)  # scale variance of a pass; the second pass has the first's groups too
 MOST_PERMUTED = 4  # blocks
 HANDED_OVER = 4  # plans: the best and the next best
+DOES_NOT_FIT = "memory, as a plan of ours"
 RANKED = 400  # plans kept for conversion
 
 
 def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
-    """Metis's fastest plan by its own formulas that we can lay down. seed: nothing is drawn."""
+    """Metis's fastest plan by its own formulas that we can lay down. seed: nothing is drawn.
+
+    Where none fits our memory check, the fastest that does not.
+    """
     balanced([StageLimits(((0.0, 1.0),), ())], 1)  # have it compiled before time counts
     started = time.perf_counter()
     inputs = question(problem)
@@ -118,6 +122,7 @@ def _plans(
     problem: Problem, inputs: Inputs, ranked: list[Costed], rejected: Counter[str]
 ) -> list[Plan]:
     plans: list[Plan] = []
+    unfit: Plan | None = None
     for costed in ranked:
         if len(plans) == HANDED_OVER:
             break
@@ -128,6 +133,9 @@ def _plans(
             continue
         if found is None:
             rejected[NO_PACKING] += 1
+        elif found.prediction is not None and not found.prediction.fits:
+            rejected[DOES_NOT_FIT] += 1
+            unfit = unfit or found
         else:
             plans.append(found)
-    return plans
+    return plans or ([] if unfit is None else [unfit])
