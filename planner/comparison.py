@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.answer import figures
 from planner.baselines import planner_named
+from planner.evaluate import with_bound
 from planner.problem import Problem
 from planner.result import Budget, PlanResult
 
@@ -48,18 +49,21 @@ def run_planner(
     budget: Budget,
     seed: int,
     options: Mapping[str, Any],
+    bound_ms: float | None = None,
 ) -> Answer:
     """Let one planner search, and store its plan, its row and its curve at once.
 
-    options: what the plan is stored with.
+    options: what the plan is stored with. bound_ms: the certificate, to stand in its prediction.
     """
     from db.records import ComparisonRow, CurvePoint, SearchCurve
 
     result = planner_named(name)(problem, budget, seed)
     plan_id = None
     if result.plan is not None:
+        plan = with_bound(result.plan, bound_ms)
+        result = replace(result, plan=plan)
         plan_id = store.add_plan(
-            result.plan,
+            plan,
             planning_s=result.planning_s,
             evaluations=result.evaluations,
             rejected=result.rejected,

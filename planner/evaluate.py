@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.cost import price
@@ -42,3 +43,10 @@ def plan_problem(
         store, plan.model, plan.workload, plan.cluster, source=source, complete=False
     )
     return Problem(plan.model, plan.workload, plan.cluster, profiles, headroom)
+
+
+def with_bound(plan: Plan, bound_ms: float | None) -> Plan:
+    """The plan with a proven lower bound, in ms, on the iteration time of every plan."""
+    if plan.prediction is None or bound_ms is None:
+        return plan
+    return plan.with_prediction(replace(plan.prediction, bound_iteration_ms=bound_ms))

@@ -28,7 +28,7 @@ from planner.enumeration import (
     packing_kinds,
 )
 from planner.floors import Floors
-from planner.kernel.engine import MOST_STAGES, Engine
+from planner.kernel.engine import MOST_STAGES, NO_CEILING, Engine
 from planner.local_moves import FEWER, Genotype, LocalMoves
 from planner.packing import FreeGpus
 from planner.problem import Problem
@@ -36,12 +36,14 @@ from planner.result import Budget, PlanResult
 from planner.search import Search
 
 MOST_TEMPLATES = 3
-SMALL = 20_000  # sequences of stages
-EFFORT_PER_S = 20_000  # evaluations for each second of the budget; a core does several times that
-DEFAULT_EFFORT = 600_000
+SMALL = 60_000  # sequences of stages
+EFFORT_PER_S = 40_000  # evaluations for each second of the budget; a core does several times that
+DEFAULT_EFFORT = 1_200_000
 SINGLES, FURTHER = 0.3, 0.5  # shares of the effort that are used up when these phases end
 BEAM = 48  # plans that get a further template
-CHUNK = 512  # structures filled between two looks at the clock
+CLIMBED = 12  # plans of several templates that are climbed from
+CHUNK = 512  # structures filled between two looks at the clock, at most
+LOOK_S = 0.3
 FIRST_EFFORT = 20_000  # evaluations of local search before a small cluster is exhausted
 
 
@@ -89,29 +91,32 @@ class _Exhaustion:
         structures, depths = _rows(sequences)
         incumbent = self.engine.incumbent(self.search.best_ms)
         worth = gpu_worth(self.problem)
-        done = len(sequences)
-        for first in range(len(sequences)):
+        done, chunk = 0, 1
+        while done < len(sequences):
+            began = self.search.seconds
+            last = min(done + chunk, len(sequences))
             finished = self.engine.explore(
                 structures,
                 depths,
                 worth,
                 incumbent,
                 templates=self.engine.templates,
-                first=first,
-                last=first + 1,
-                most_evaluations=self.search.budget.evaluations or (1 << 60),
+                first=done,
+                last=last,
+                most_evaluations=self.search.budget.evaluations or NO_CEILING,
             )
+            self.account()
             if incumbent.best_ms[0] < self.search.best_ms:
                 count = int(incumbent.count[0])
-                self.account()
-                self.search.offer(
-                    float(incumbent.best_ms[0]),
-                    self.engine.templates_laid(count, incumbent.laid),
-                )
-            self.account()
-            if not finished or (self.search.spent and first + 1 < len(sequences)):
-                done = first
+                templates = self.engine.templates_laid(count, incumbent.laid)
+                self.search.offer(float(incumbent.best_ms[0]), templates)
+            if not finished:
                 break
+            done = last
+            if self.search.spent:
+                break
+            took = self.search.seconds - began
+            chunk = max(1, chunk // 2) if took > LOOK_S else min(2 * chunk, CHUNK)
         space = (
             f"plans of up to {self.engine.templates} templates: every order of stages, number of "
             "replicas, placement and micro-batch"
@@ -143,7 +148,6 @@ class _Exhaustion:
 
     def fill_singles(self, most_stages: int) -> tuple[int, bool]:
         """Fill single templates by growing depth; the depth reached, and whether to its end."""
-        ceiling = int(self.effort * SINGLES)
         depth = 0
         for depth in range(1, most_stages + 1):
             batch: list[Kinds] = []
@@ -154,7 +158,7 @@ class _Exhaustion:
                 if len(batch) >= CHUNK:
                     self.fill_batch(batch)
                     batch = []
-                    if self.search.spent or self.engine.evaluations >= ceiling:
+                    if self.used_up(SINGLES):
                         return depth, False
             if batch:
                 self.fill_batch(batch)
@@ -174,14 +178,13 @@ class _Exhaustion:
             self.singles[batch[int(i)]] = float(times[i])
         best = np.where(times[:done] >= 0, times[:done], np.inf)
         if len(best) and best.min() < self.search.best_ms:
-            i = int(best.argmin())
+            fastest = int(best.argmin())
             self.engine.prepare(0)
-            self.engine.fill_kinds(0, batch[i])
-            self.search.offer(float(best[i]), self.engine.templates_laid(1))
+            self.engine.fill_kinds(0, batch[fastest])
+            self.search.offer(float(best[fastest]), self.engine.templates_laid(1))
 
     def add_further(self, beam: Sequence[Kinds]) -> None:
         """Fill a second and a third template behind the best, with replicas given up or not."""
-        ceiling = int(self.effort * FURTHER)
         candidates = [kinds for kinds in self.singles if len(kinds) <= 4]
         candidates += sorted(self.singles, key=self.singles.__getitem__)[:256]
         candidates = list(dict.fromkeys(candidates))
@@ -195,7 +198,7 @@ class _Exhaustion:
         for k in range(1, MOST_TEMPLATES):
             found: list[tuple[float, Genotype]] = []
             for _, genotype in level:
-                if self.search.spent or self.engine.evaluations >= ceiling:
+                if self.used_up(FURTHER):
                     break
                 if not self.lay(genotype):
                     continue
@@ -212,6 +215,13 @@ class _Exhaustion:
                     self.search.offer(took, self.engine.templates_laid(len(genotype)))
             level = sorted(found)[:BEAM]
             self.further += level[:8]
+
+    def used_up(self, share: float) -> bool:
+        """Whether this share of the effort, or of the seconds, is used up."""
+        seconds = self.search.budget.seconds
+        return self.engine.evaluations >= share * self.effort or (
+            seconds is not None and self.search.seconds >= share * seconds
+        )
 
     def lay(self, genotype: Genotype) -> bool:
         """Fill the templates of a plan, ready for one behind them; False where one does not fit."""
@@ -244,8 +254,8 @@ class _Exhaustion:
         by_depth: dict[int, list[Kinds]] = {}
         for kinds in ranked:
             by_depth.setdefault(len(kinds), []).append(kinds)
-        found = [(self.singles[k], ((k, 0),)) for same in by_depth.values() for k in same[:3]]
-        return [genotype for _, genotype in sorted(found + sorted(self.further)[:BEAM])]
+        found = [(self.singles[k], ((k, 0),)) for same in by_depth.values() for k in same[:1]]
+        return [genotype for _, genotype in sorted(found + sorted(self.further)[:CLIMBED])]
 
     def account(self) -> None:
         """Bring evaluations and rejections of the engine to the search."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from planner.cli.certificate import certificate_option
 from planner.cli.question import planning_options, question_of, workload_options
 from specs.door import json_option, store_option, verbosity_options
 
@@ -30,6 +31,7 @@ from specs.door import json_option, store_option, verbosity_options
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what searches draw.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the rows here as CSV.")
+@certificate_option
 @store_option
 @json_option
 @verbosity_options
@@ -38,6 +40,7 @@ def compare(
     budget_s: float,
     seed: int,
     csv_file: str | None,
+    certificate: str,
     store: str,
     as_json: bool,
     **options: Any,
@@ -52,6 +55,7 @@ def compare(
     from db.records import NewComparison
     from db.store import open_store
     from planner.baselines import DEFAULT_PLANNER, PLANNERS, planner_named
+    from planner.cli.certificate import finite_s, prove_bound
     from planner.cli.progress import progress
     from planner.cli.question import read_problem, stored_options
     from planner.cli.tables import plain_table, tally_line, wide_console
@@ -81,6 +85,7 @@ def compare(
                 },
             )
         )
+        bound_ms = prove_bound(problem, certificate)
         answers = []
         for name in names:
             with progress(name):
@@ -93,6 +98,7 @@ def compare(
                         Budget(seconds=budget_s),
                         seed,
                         stored_options(question, seed),
+                        bound_ms,
                     )
                 )
     rows = comparison_rows(answers)
@@ -111,6 +117,9 @@ def compare(
                 "model": problem.model.name,
                 "cluster": problem.cluster.name,
                 "global_batch": problem.workload.global_batch,
+                "bound_iteration_s": bound_ms / 1000
+                if bound_ms and bound_ms < float("inf")
+                else None,
                 "profile_runs": list(problem.profiles.run_ids),
                 "rows": rows,
             }
@@ -118,6 +127,9 @@ def compare(
     else:
         shown = [column for column in COLUMNS if column not in ("reason", "plan_id", "seed")]
         wide_console().print(plain_table(shown, rows))
+        bound_s = finite_s(bound_ms)
+        if bound_s is not None:
+            wide_console().print(f"certificate: no plan is faster than {bound_s:.4g} s")
         for row in rows:
             if row["rejected"]:
                 line = f"{row['planner']}: {tally_line(row['rejected'])}"

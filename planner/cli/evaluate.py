@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli.certificate import certificate_option, prove_bound
 from planner.cli.question import Question, question_of, workload_options
 from specs.door import json_option, store_option, verbosity_options
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("plan")
 @workload_options
+@certificate_option
 @store_option
 @json_option
 @verbosity_options
-def evaluate(plan: str, store: str, as_json: bool, **options: Any) -> None:
+def evaluate(plan: str, certificate: str, store: str, as_json: bool, **options: Any) -> None:
     """Price PLAN, a plan file or the id of a stored plan, by the profiles of the store.
 
     A file in the form of the reference problems needs --model and --cluster; of a list of such
@@ -42,6 +44,7 @@ def evaluate(plan: str, store: str, as_json: bool, **options: Any) -> None:
     question = question_of(options)
     with open_store(store) as opened:
         plans, is_list = _priced_plans(opened, plan, question)
+        plans = _certified(opened, plans, question, certificate)
         ids = [opened.add_plan(one, options={"headroom": question.headroom}) for one in plans]
     if as_json:
         documents = [
@@ -87,6 +90,23 @@ def _priced_plans(store: Store, reference: str, question: Question) -> tuple[lis
     source = Source(question.source) if question.source else None
     given = read_plan(store, reference)
     return [evaluate_plan(store, given, source=source, headroom=question.headroom)], False
+
+
+def _certified(store: Store, plans: list[Plan], question: Question, effort: str) -> list[Plan]:
+    """The plans with the lower bound of their problem, proven once for each problem."""
+    from planner.evaluate import plan_problem, with_bound
+    from specs.profile import Source
+
+    source = Source(question.source) if question.source else None
+    bounds: dict[Any, float | None] = {}
+    found = []
+    for one in plans:
+        key = (one.model.config_hash, one.workload, one.cluster)
+        if key not in bounds:
+            problem = plan_problem(store, one, source=source, headroom=question.headroom)
+            bounds[key] = prove_bound(problem, effort)
+        found.append(with_bound(one, bounds[key]))
+    return found
 
 
 def _golden_plans(store: Store, content: Any, where: str, question: Question) -> list[Plan]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from planner.cli.certificate import certificate_option
 from specs.door import json_option, store_option, verbosity_options
 from specs.profile import Source
 
@@ -21,11 +22,18 @@ from specs.profile import Source
     help="Share of usable memory that stays free.",
 )
 @click.option("--trace", metavar="FILE", help="Write the 1F1B timeline here (opens in Perfetto).")
+@certificate_option
 @store_option
 @json_option
 @verbosity_options
 def explain(
-    plan: str, source: str | None, headroom: float, trace: str | None, store: str, as_json: bool
+    plan: str,
+    source: str | None,
+    headroom: float,
+    trace: str | None,
+    certificate: str,
+    store: str,
+    as_json: bool,
 ) -> None:
     """Explain PLAN, a file or the id of a stored plan: stages, limits, neighbours.
 
@@ -38,6 +46,7 @@ def explain(
 
     from db.store import open_store
     from planner.answer import answer_document, prediction_of
+    from planner.cli.certificate import prove_bound
     from planner.cli.plan_argument import read_plan
     from planner.cli.tables import (
         plain_table,
@@ -47,7 +56,7 @@ def explain(
         template_lines,
         wide_console,
     )
-    from planner.evaluate import evaluate_plan, plan_problem
+    from planner.evaluate import evaluate_plan, plan_problem, with_bound
     from planner.explanation import explain_plan
     from planner.passes import plan_tracks
     from planner.trace import chrome_trace
@@ -60,6 +69,7 @@ def explain(
         given = read_plan(opened, plan)
         priced = evaluate_plan(opened, given, source=chosen, headroom=headroom)
         problem = plan_problem(opened, given, source=chosen, headroom=headroom)
+    priced = with_bound(priced, prove_bound(problem, certificate))
     found = explain_plan(problem, priced)
     if trace:
         tracks = plan_tracks(problem, priced)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from planner.cli.certificate import certificate_option
 from planner.cli.question import planning_options, question_of, workload_options
 from specs.door import json_option, store_option, verbosity_options
 
@@ -25,6 +26,7 @@ DEFAULT_BUDGET_S = 30.0
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what the search draws.")
 @click.option("-o", "--output", metavar="FILE", help="Write the plan document here.")
+@certificate_option
 @store_option
 @json_option
 @verbosity_options
@@ -33,6 +35,7 @@ def plan(
     budget_s: float | None,
     seed: int,
     output: str | None,
+    certificate: str,
     store: str,
     as_json: bool,
     **options: Any,
@@ -48,6 +51,7 @@ def plan(
     from db.store import open_store
     from planner.answer import answer_document
     from planner.baselines import DEFAULT_PLANNER, arachne, planner_named
+    from planner.cli.certificate import prove_bound
     from planner.cli.progress import progress
     from planner.cli.question import read_problem, stored_options
     from planner.cli.tables import (
@@ -57,6 +61,7 @@ def plan(
         template_lines,
         wide_console,
     )
+    from planner.evaluate import with_bound
     from planner.idle import idle_reasons
     from planner.result import Budget
     from specs.door import err_console, print_json
@@ -75,23 +80,27 @@ def plan(
         with progress(name):
             result = search(problem, Budget(seconds=budget_s or DEFAULT_BUDGET_S), seed)
         planning_s = reading_s + result.planning_s
+        bound_ms = prove_bound(problem, certificate)
         if result.plan is None:
+            reason = result.reason
+            if bound_ms == float("inf"):
+                reason += "; proven: no plan of this model fits this cluster"
             if as_json:
                 print_json(
                     {
                         "plan": None,
                         "status": result.status.value,
-                        "reason": result.reason,
+                        "reason": reason,
                         "planning_s": planning_s,
                         "evaluations": result.evaluations,
                         "rejected": dict(result.rejected),
                     }
                 )
-            err_console().print(f"No plan: {result.reason}", soft_wrap=True, highlight=False)
+            err_console().print(f"No plan: {reason}", soft_wrap=True, highlight=False)
             if result.rejected:
                 err_console().print(tally_line(result.rejected), soft_wrap=True, highlight=False)
             raise SystemExit(1)
-        found = result.plan
+        found = with_bound(result.plan, bound_ms)
         plan_id = opened.add_plan(
             found,
             planning_s=planning_s,
