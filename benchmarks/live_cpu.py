@@ -2,7 +2,8 @@
 
 Each round starts from an empty store: arachne-prof run and links, arachne-plan plan, then
 arachne-run of the chosen plan and of a few fixed layouts priced by arachne-plan evaluate. Prints
-one table row a run, and medians at the end. Usage: python benchmarks/live_cpu.py [ROUNDS] [-o FILE]
+one table row a run, and medians at the end.
+Usage: python benchmarks/live_cpu.py [ROUNDS] [--chosen] [-o FILE]
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def fixed_plans(model: Model, cluster: Cluster) -> dict[str, Plan]:
     }
 
 
-def one_round(number: int, folder: Path, iterations: int) -> list[dict[str, Any]]:
+def one_round(number: int, folder: Path, iterations: int, with_fixed: bool) -> list[dict[str, Any]]:
     store = folder / f"round{number}.db"
     profile = ("arachne-prof", "run", "--gpu", "cpu", "--model", MODEL)
     begun = time.monotonic()
@@ -93,7 +94,7 @@ def one_round(number: int, folder: Path, iterations: int) -> list[dict[str, Any]
     plan = ("arachne-plan", "plan", "--model", MODEL, "--cluster", str(CLUSTER))
     command(*plan, "-o", str(chosen), store=store)
     paths = {"chosen": chosen}
-    for name, fixed in fixed_plans(model, cluster).items():
+    for name, fixed in fixed_plans(model, cluster).items() if with_fixed else ():
         path = folder / f"{name.replace(' ', '-')}{number}.json"
         path.write_text(json.dumps(plan_to_document(fixed)))
         command("arachne-plan", "evaluate", str(path), store=store)
@@ -153,13 +154,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rounds", nargs="?", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--chosen", action="store_true", help="no fixed layouts: as make demo")
     parser.add_argument("-o", "--output", type=Path, help="also write all figures here, as JSON")
     options = parser.parse_args()
     print(HEAD)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(1, options.rounds + 1):
-            rows += one_round(number, Path(folder), options.iterations)
+            rows += one_round(number, Path(folder), options.iterations, not options.chosen)
     print("\n" + "\n".join(summary(rows)))
     if options.output:
         options.output.write_text(json.dumps(rows, indent=1))
