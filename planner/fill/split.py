@@ -225,13 +225,21 @@ def _split_of_two_kinds(
             fits(o, first, end) and o.time_ms(counts(first, end)) <= ceiling for o in options
         )
 
+    def last_weak_at(ceiling: float) -> int:
+        """The last stage that cannot take one block of the second kind (or -1)."""
+        if sorted(kinds) != list(kinds):
+            return -1
+        end = len(kinds)
+        return max(
+            (s for s, o in enumerate(stages) if not takes(o, end - 1, end, ceiling)), default=-1
+        )
+
     def fill_from_left(ceiling: float) -> tuple[list[int], int]:
         """Ends of the stages, and the stage that cannot take even one block (or -1)."""
         blocks, last = len(kinds), len(stages) - 1
         # A stage that cannot take one block of the second kind must find one of the first kind:
         # it and all stages before it share those, at least one each.
-        weak = [s for s in range(last + 1) if not takes(stages[s], blocks - 1, blocks, ceiling)]
-        last_weak = max(weak, default=-1) if sorted(kinds) == list(kinds) else -1
+        last_weak = last_weak_at(ceiling)
         ends: list[int] = []
         first = 0
         for s, options in enumerate(stages):
@@ -257,8 +265,9 @@ def _split_of_two_kinds(
         first = ends[s - 1] if s else 0
         end = first + 1 if stuck >= 0 else len(kinds)
         over = min(o.memory_bytes(counts(first, end)) - o.limit_bytes for o in stages[s])
-        if over <= 0:  # blocks of the first kind have run out before stage s, which needs one
-            one = counts(len(kinds) - 1, len(kinds))
+        if over <= 0:  # too few blocks of the first kind for all stages up to the last weak one
+            s, first, end = last_weak_at(math.inf), len(kinds) - 1, len(kinds)
+            one = counts(first, end)
             over = min(o.memory_bytes(one) - o.limit_bytes for o in stages[s])
         return Refusal.memory(s, over, f"with {end - first} of {len(kinds)} blocks")
     shapes = product(*(range(n + 1) for n in prefix[-1]))

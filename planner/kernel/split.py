@@ -344,6 +344,19 @@ def _takes(before: Array, options: Options, s: int, low: int, high: int, ceiling
 
 
 @compiled
+def _last_weak(before: Array, options: Options, depth: int, ceiling: float) -> int:
+    """The last stage that cannot take one block of the second kind (or -1)."""
+    blocks = before.shape[0] - 1
+    firsts = before[blocks, 0]
+    last_weak = -1
+    if before[firsts, 0] == firsts:  # blocks of the first kind stand in front
+        for s in range(depth):
+            if not _takes(before, options, s, blocks - 1, blocks, ceiling):
+                last_weak = s
+    return last_weak
+
+
+@compiled
 def _fill_from_left(before: Array, options: Options, depth: int, ceiling: float) -> int:
     """Each stage takes what it can below the ceiling, the end of it to TRIAL_BLOCKS.
 
@@ -352,11 +365,7 @@ def _fill_from_left(before: Array, options: Options, depth: int, ceiling: float)
     """
     blocks = before.shape[0] - 1
     firsts = before[blocks, 0]
-    last_weak = -1
-    if before[firsts, 0] == firsts:  # blocks of the first kind stand in front
-        for s in range(depth):
-            if not _takes(before, options, s, blocks - 1, blocks, ceiling):
-                last_weak = s
+    last_weak = _last_weak(before, options, depth, ceiling)
     low = 0
     for s in range(depth):
         furthest = blocks - (depth - s - 1)
@@ -401,9 +410,15 @@ def _next_of_kinds(before: Array, options: Options, depth: int, ceiling: float) 
 @compiled
 def _two_kinds(tables: Tables, room: Room, depth: int, batches: int) -> bool:
     before, options = tables.before, room.options
+    blocks = before.shape[0] - 1
     stuck = _fill_from_left(before, options, depth, np.inf)
     if stuck >= 0:
-        return _refuse(room, stuck, _shortage(before, options, depth, stuck))
+        over = _shortage(before, options, depth, stuck)
+        if over > 0:
+            return _refuse(room, stuck, over)
+        # Too few blocks of the first kind for all stages up to the last weak one.
+        weak = _last_weak(before, options, depth, np.inf)
+        return _refuse(room, weak, _least_excess(before, options, weak, blocks - 1, blocks))
     low, high = 0.0, 1.0
     while _fill_from_left(before, options, depth, high) >= 0:
         low = high
@@ -455,18 +470,20 @@ def _choose_options(before: Array, options: Options, depth: int, batches: int) -
 
 
 @compiled
+def _least_excess(before: Array, options: Options, s: int, low: int, high: int) -> float:
+    """Bytes above its limit of stage s with these blocks, under its smallest option."""
+    least = np.inf
+    for x in range(options.stage_int[OPTIONS, s]):
+        if options.whole[ALLOWED, s, x]:
+            least = min(least, _excess(before, options, s, x, low, high))
+    return least
+
+
+@compiled
 def _shortage(before: Array, options: Options, depth: int, stuck: int) -> float:
     """By how much memory stops stage `stuck`: of its first block, or of all that is left."""
     low = options.stage_int[TRIAL_BLOCKS, stuck - 1] if stuck > 0 else 0
-    blocks = before.shape[0] - 1
-    first = rest = second = np.inf
-    for x in range(options.stage_int[OPTIONS, stuck]):
-        if options.whole[ALLOWED, stuck, x]:
-            first = min(first, _excess(before, options, stuck, x, low, low + 1))
-            rest = min(rest, _excess(before, options, stuck, x, low, blocks))
-            second = min(second, _excess(before, options, stuck, x, blocks - 1, blocks))
-    if first > 0:
-        return first
-    if stuck == depth - 1 and rest > 0:
-        return rest
-    return second  # blocks of the first kind have run out before this stage, which needs one
+    first = _least_excess(before, options, stuck, low, low + 1)
+    if first <= 0 and stuck == depth - 1:
+        return _least_excess(before, options, stuck, low, before.shape[0] - 1)
+    return first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -61,6 +62,7 @@ def fills_of(seed: int, family: str | None = None) -> int:
     engine = Engine(problem)
     draw = random.Random(seed + 2)
     laid: list[FilledTemplate] = []
+    refused: Counter[str] = Counter()
     fitted = 0
     for _ in range(4):
         structure = random_structure(draw, problem)
@@ -70,6 +72,9 @@ def fills_of(seed: int, family: str | None = None) -> int:
         engine.lay(laid)
         got = engine.fill(len(laid), engine.row(structure), fewer)
         assert engine.evaluations - before == want.evaluations, (seed, structure)
+        refused.update(refusal.reason for refusal in want.refusals)
+        short = [r.over_bytes for r in want.refusals if r.reason.startswith("memory")]
+        assert all(over > 0 for over in short), (seed, structure)
         if want.best is None:
             assert got == -1.0, (seed, structure)
             continue
@@ -80,6 +85,12 @@ def fills_of(seed: int, family: str | None = None) -> int:
         # Another template of the same price is as good; what it costs must be what was said.
         assert reference_ms(problem, [*laid, mine]) == pytest.approx(got, rel=SAME)
         laid.append(template)
+    tally = engine.tally()
+    assert sum(tally.rejected.values()) == refused.total(), seed
+    for reason, count in refused.items():
+        if reason.startswith("memory"):
+            assert tally.rejected[reason] == count, (seed, reason)
+    assert tally.closest is None or tally.closest.over_bytes > 0, seed
     return fitted
 
 

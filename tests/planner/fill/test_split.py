@@ -81,6 +81,15 @@ def test_too_little_room_in_all_is_refused_at_the_stage_with_the_least() -> None
     assert (found.reason, found.over_bytes) == ("memory at stage 1", 3.0)
 
 
+def test_when_blocks_of_the_first_kind_run_out_the_stage_that_holds_no_other_is_named() -> None:
+    # One dense block in front of three routed ones of 5 bytes: stages 0 and 1 hold 3 bytes each.
+    small = StageOption(0, (1, 1), 0, (1, 5), 0, (0, 0), 3, (1, 1))
+    large = StageOption(0, (1, 1), 0, (1, 5), 0, (0, 0), 99, (1, 1))
+    found = split_blocks([[small], [small], [large]], [0, 1, 1, 1], 8)
+    assert isinstance(found, Refusal)
+    assert (found.reason, found.over_bytes) == ("memory at stage 1", 2.0)
+
+
 def test_more_stages_than_blocks_are_refused() -> None:
     found = split_blocks([[option(0, 1)]] * 3, [0, 0], 8)
     assert isinstance(found, Refusal)
