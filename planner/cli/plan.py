@@ -96,7 +96,8 @@ def plan(
                         "rejected": dict(result.rejected),
                     }
                 )
-            err_console().print(f"No plan: {reason}", soft_wrap=True, highlight=False)
+            line = reason if reason.startswith("no plan") else f"no plan: {reason}"
+            err_console().print(line[0].upper() + line[1:], soft_wrap=True, highlight=False)
             if result.rejected:
                 err_console().print(tally_line(result.rejected), soft_wrap=True, highlight=False)
             raise SystemExit(1)
