@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         "diff": "planner.cli.diff:diff",
         "evaluate": "planner.cli.evaluate:evaluate",
         "explain": "planner.cli.explain:explain",
+        "export": "planner.cli.export:export",
         "list": "planner.cli.list:list_",
         "plan": "planner.cli.plan:plan",
         "replan": "planner.cli.replan:replan",
