@@ -89,11 +89,11 @@ def fill_template(
     for micro_batch in profiled_micro_batches(problem, structure):
         for nodes in packings:
             assert nodes is not None  # r replicas pack, and both placements pack alike
-            _try(problem, structure, earlier, micro_batch, nodes, fill)
+            fill_placed(problem, structure, earlier, micro_batch, nodes, fill)
     return fill
 
 
-def _try(
+def fill_placed(
     problem: Problem,
     structure: Structure,
     earlier: Sequence[FilledTemplate],
@@ -101,7 +101,10 @@ def _try(
     nodes: tuple[tuple[int, ...], ...],
     fill: Fill,
 ) -> None:
-    """Price one (template, micro-batch, placement) in every tiling worth a price."""
+    """Offer `fill` one (template, micro-batch, placement), priced in every tiling worth a price.
+
+    nodes: shape (replicas, stages).
+    """
     draft = FilledTemplate(
         micro_batch,
         tuple(Stage(d.gpu, d.tp, range(s, s + 1)) for s, d in enumerate(structure)),
