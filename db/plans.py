@@ -1,9 +1,8 @@
-"""Plans with their predictions, and what runs of them really took."""
+"""Plans with their predictions."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +12,10 @@ from db import tables
 from db.columns import utc_now
 from db.engine import Database
 from db.models import put_model
-from db.records import StoredMeasurement, StoredPlan
-from db.rows import Row, big, canonical, json_ready, maybe, number, put, put_one, table_of, whole
+from db.records import StoredPlan
+from db.rows import big, canonical, json_ready, maybe, number, put, put_one, table_of
 from specs.cluster import Cluster
 from specs.errors import StoreError
-from specs.measurement import Measurement
 from specs.model import Model
 from specs.plan import Plan
 from specs.plan_file import plan_from_document, plan_hash, plan_to_document
@@ -29,7 +27,6 @@ _RUNS = table_of(tables.ProfileRun)
 _MODELS = table_of(tables.Model)
 _WORKLOADS = table_of(tables.Workload)
 _CLUSTERS = table_of(tables.Cluster)
-_MEASUREMENTS = table_of(tables.Measurement)
 
 WORKLOAD_COLUMNS = ("global_batch", "seq_len", "dtype", "optimizer", "recompute")
 
@@ -100,26 +97,6 @@ def _memory_of(plan: Plan) -> float | None:
     return max((stage.memory.total for stage in stages), default=None)
 
 
-def _measurement_row(plan_id: int, row: Measurement) -> Row:
-    what = f"measurement of plan {plan_id} run {row.run} iteration {row.iteration}"
-    # A loss that is no number says that training diverged: the time beside it is still true.
-    loss = row.loss if row.loss is not None and math.isfinite(row.loss) else None
-    return {
-        "plan_id": plan_id,
-        "run": row.run,
-        "iteration": whole(what, "iteration", row.iteration),
-        "host": row.host,
-        "origin": row.origin,
-        "iteration_ms": number(what, "iteration_ms", row.iteration_ms),
-        "samples": whole(what, "samples", row.samples, least=1),
-        "warm_up": bool(row.warm_up),
-        "loss": None if loss is None else float(loss),
-        "peak_bytes": [big(what, "peak_bytes", peak) for peak in row.peak_bytes],
-        "drift": None if row.drift is None else number(what, "drift", row.drift, least=-1.0),
-        "created": utc_now(),
-    }
-
-
 _PLAN_COLUMNS = (
     *(_PLANS.c[name] for name in ("id", "plan_hash", "planner", "document", "prediction")),
     *(_PLANS.c[name] for name in ("status", "memory_bytes", "planning_s", "evaluations")),
@@ -161,7 +138,7 @@ def _read_plan(row: Any, runs: Sequence[int]) -> StoredPlan:
 
 
 class PlanQueries(Database):
-    """Plans and measurements."""
+    """Plans and their predictions."""
 
     def add_plan(
         self,
@@ -265,42 +242,3 @@ class PlanQueries(Database):
             for plan_id, run_id in connection.execute(used):
                 runs.setdefault(plan_id, []).append(run_id)
         return [_read_plan(row, runs.get(row.id, ())) for row in rows]
-
-    def add_measurements(self, plan_id: int, rows: Sequence[Measurement]) -> None:
-        """Write measured iterations of a plan in one transaction; the same again are replaced.
-
-        A loss that is not finite is stored as none. Raises StoreError for an unknown plan or a
-        figure that cannot be.
-        """
-        entries = [_measurement_row(plan_id, row) for row in rows]
-        with self.write() as connection:
-            known = connection.execute(select(_PLANS.c.id).where(_PLANS.c.id == plan_id)).first()
-            if known is None:
-                raise StoreError(f"no plan {plan_id} in the store; arachne-plan list shows them")
-            put(connection, _MEASUREMENTS, entries, replace=True)
-
-    def measurements(self, plan_id: int | None = None) -> list[StoredMeasurement]:
-        """Measured iterations of a plan, or of all, by plan, in the order the runs came."""
-        query = select(_MEASUREMENTS).order_by(_MEASUREMENTS.c.plan_id, _MEASUREMENTS.c.id)
-        if plan_id is not None:
-            query = query.where(_MEASUREMENTS.c.plan_id == plan_id)
-        with self.read() as connection:
-            return [
-                StoredMeasurement(
-                    row.plan_id,
-                    Measurement(
-                        row.run,
-                        row.host,
-                        row.origin,
-                        row.iteration,
-                        row.iteration_ms,
-                        row.samples,
-                        row.warm_up,
-                        row.loss,
-                        tuple(row.peak_bytes),
-                        row.drift,
-                    ),
-                    row.created,
-                )
-                for row in connection.execute(query)
-            ]

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from specs.cluster import Cluster
-from specs.measurement import Measurement
+from specs.measurement import Measurement, RunTrace
 from specs.model import Model
 from specs.plan import Plan
 from specs.profile import HostProfile, LayerProfile, LayerRefusal, LinkProfile, ProfileRun
@@ -82,6 +82,15 @@ class StoredMeasurement:
     plan_id: int
     measurement: Measurement
     created: datetime | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrace:
+    """The trace of one run of a stored plan. created: when it was written, in UTC."""
+
+    plan_id: int
+    trace: RunTrace
+    created: datetime = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from sqlalchemy import URL
 
 from db.comparisons import ComparisonQueries
 from db.engine import store_url
+from db.measurements import MeasurementQueries
 from db.models import ModelQueries
 from db.plans import PlanQueries
 from db.profiles import ProfileQueries
@@ -16,7 +17,9 @@ from db.revisions import Opening, bring_to_head
 from db.runs import RunQueries
 
 
-class Store(ModelQueries, RunQueries, ProfileQueries, PlanQueries, ComparisonQueries):
+class Store(
+    ModelQueries, RunQueries, ProfileQueries, PlanQueries, MeasurementQueries, ComparisonQueries
+):
     """All queries, each one transaction; dataclasses in and out, never a session.
 
     Made by `open_store`. Every method that writes keeps all of what it was given or, after an error

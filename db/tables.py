@@ -376,6 +376,49 @@ class Measurement(Base):
     created: Mapped[datetime]
 
 
+class StageTime(Base):
+    """What one stage took in one measured iteration; ms, as `specs.measurement.StageTimes`."""
+
+    __tablename__ = "stage_times"
+    __table_args__ = (
+        UniqueConstraint("measurement_id", "template", "stage"),
+        CheckConstraint("template >= 0 AND stage >= 0", "key_not_negative"),
+        CheckConstraint(
+            "forward_ms >= 0 AND backward_ms >= 0 AND send_ms >= 0 AND receive_ms >= 0 "
+            "AND sync_ms >= 0 AND update_ms >= 0",
+            "times_not_negative",
+        ),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    measurement_id: Mapped[int] = mapped_column(ForeignKey("measurements.id", ondelete="CASCADE"))
+    template: Mapped[int]
+    stage: Mapped[int]
+    forward_ms: Mapped[float]
+    backward_ms: Mapped[float]
+    send_ms: Mapped[float]
+    receive_ms: Mapped[float]
+    sync_ms: Mapped[float]
+    update_ms: Mapped[float]
+
+
+class Trace(Base):
+    """One iteration of a run, action by action; tracks: first replica of each template."""
+
+    __tablename__ = "traces"
+    __table_args__ = (
+        UniqueConstraint("plan_id", "run"),
+        CheckConstraint("iteration >= 0", "key_positive"),
+        CheckConstraint("iteration_ms >= 0", "times_not_negative"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    plan_id: Mapped[int] = mapped_column(ForeignKey("plans.id"))
+    run: Mapped[str]
+    iteration: Mapped[int]
+    iteration_ms: Mapped[float]
+    tracks: Mapped[list[Any]]
+    created: Mapped[datetime]
+
+
 class Reconfiguration(Base):
     """One live change from a plan to another: ms of each phase, bytes moved per rank."""
 

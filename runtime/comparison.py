@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from runtime.records import Iteration, StageTimes, drift_of, stage_times
+from runtime.records import Iteration, drift_of, stage_times
+from specs.measurement import StageTimes
 from specs.plan import Plan
 from specs.prediction import StagePrediction
 

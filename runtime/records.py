@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from specs.layout import ranks_of
+from specs.measurement import RunTrace, StageTimes, StageTrack
 from specs.plan import Plan
 
 COMPUTE = ("forward", "backward")
@@ -105,30 +106,6 @@ def drift_of(iterations: Sequence[Iteration]) -> float:
     return iterations[-1].reference_ms[1] / iterations[0].reference_ms[0] - 1
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimes:
-    """What one stage of one template took in the counted iterations: medians in ms.
-
-    forward_ms, backward_ms: of one micro-batch, collectives inside layers included.
-    send_ms, receive_ms: of one iteration; receiving includes waiting. sync_ms, update_ms: once an
-    iteration.
-    """
-
-    template: int
-    stage: int
-    forward_ms: float
-    backward_ms: float
-    send_ms: float
-    receive_ms: float
-    sync_ms: float
-    update_ms: float
-
-    @property
-    def compute_ms(self) -> float:
-        """Forward and backward of one micro-batch."""
-        return self.forward_ms + self.backward_ms
-
-
 def stage_times(plan: Plan, iterations: Sequence[Iteration]) -> tuple[StageTimes, ...]:
     """The times of every stage, over its replicas, ranks and the iterations given (no warm-up).
 
@@ -163,3 +140,26 @@ def _full(plan: Plan, template: int, replica: int) -> int:
     share = plan.templates[template].replicas[replica]
     short = share.last_micro_batch < plan.templates[template].micro_batch
     return max(1, share.micro_batches - short)
+
+
+def run_trace(plan: Plan, run: str, iterations: Sequence[Iteration]) -> RunTrace | None:
+    """The trace of the iteration whose time is nearest the median of those that count.
+
+    Of every template the first replica, of every stage its first rank. None where none counts.
+    """
+    counted = [iteration for iteration in iterations if not iteration.warm_up]
+    if not counted:
+        return None
+    middle = median(iteration.ms for iteration in counted)
+    chosen = min(counted, key=lambda iteration: abs(iteration.ms - middle))
+    begun_s = min(step.started_s for step in chosen.steps)
+    tracks = []
+    for place in ranks_of(plan):
+        if place.replica == 0 and place.tp_rank == 0:
+            step = chosen.steps[place.rank]
+            late_ms = (step.started_s - begun_s) * 1e3
+            actions = tuple(
+                (kind, m, start + late_ms, end + late_ms) for kind, m, start, end in step.actions
+            )
+            tracks.append(StageTrack(place.template, place.stage, actions))
+    return RunTrace(run, chosen.number, chosen.ms, tuple(tracks))

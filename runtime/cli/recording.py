@@ -37,7 +37,7 @@ class Recording:
         self.run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
         self.origin = " ".join(["arachne-run", *sys.argv[1:]])
         self.iterations: list[Iteration] = []
-        self._unsaved: list[Measurement] = []
+        self._unsaved: list[Iteration] = []
         self._saved_at = time.monotonic()
 
     def __enter__(self) -> Recording:
@@ -49,7 +49,7 @@ class Recording:
     def add(self, iteration: Iteration) -> None:
         """One more iteration has ended."""
         self.iterations.append(iteration)
-        self._unsaved.append(self._row(iteration, None))
+        self._unsaved.append(iteration)
         if logging.getLogger().level < logging.ERROR:
             note = " (warm-up)" if iteration.warm_up else ""
             click.echo(
@@ -62,10 +62,12 @@ class Recording:
 
     def _save(self) -> None:
         if self._unsaved:
-            self.store.add_measurements(self.plan_id, self._unsaved)
+            rows = [self._row(iteration, None) for iteration in self._unsaved]
+            self.store.add_measurements(self.plan_id, rows)
         self._unsaved, self._saved_at = [], time.monotonic()
 
     def _row(self, iteration: Iteration, drift: float | None) -> Measurement:
+        from runtime.records import stage_times
         from specs.host import host_fingerprint
         from specs.measurement import Measurement
 
@@ -79,18 +81,22 @@ class Recording:
             loss=iteration.loss,
             peak_bytes=iteration.peak_bytes,
             drift=drift,
+            stages=stage_times(self.plan, [iteration]),
         )
 
     def finish(self) -> tuple[Comparison, float | None]:
-        """Store the run's drift with its rows; the comparison, and the profile's reference work."""
+        """Store the run's drift and trace; the comparison, and the profile's reference work."""
         from runtime.comparison import compare
-        from runtime.records import drift_of
+        from runtime.records import drift_of, run_trace
         from specs.errors import StoreError
 
         drift = drift_of(self.iterations)
         rows = [self._row(iteration, drift) for iteration in self.iterations]
         self.store.add_measurements(self.plan_id, rows)
         self._unsaved = []
+        trace = run_trace(self.plan, self.run, self.iterations)
+        if trace is not None:
+            self.store.add_trace(self.plan_id, trace)
         references = []
         prediction = self.plan.prediction
         for run_id in prediction.profile_runs if prediction else ():

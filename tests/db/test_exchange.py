@@ -22,6 +22,7 @@ from db.records import (
 from db.store import Store, open_store
 from db.tables import Base
 from specs.errors import StoreError
+from specs.measurement import RunTrace, StageTimes, StageTrack
 from specs.profile import RunStatus
 from tests.db.samples import (
     CLUSTER,
@@ -65,7 +66,10 @@ def fill(store: Store) -> int:
     store.add_layer_profiles(run, refusals)
     plan_id = store.add_plan(plan(run), options={"seed": 0, "note": NASTY}, rejected={"memory": 3})
     unpriced = store.add_plan(plan())
-    store.add_measurements(plan_id, [measurement(i) for i in range(4)])
+    stages = tuple(StageTimes(0, s, 0.1, 1 / 3, 0.0, 2.5, 1e-9, 0.7) for s in range(2))
+    store.add_measurements(plan_id, [measurement(i, stages=stages[:i]) for i in range(4)])
+    track = StageTrack(0, 1, (("forward", 0, 0.1, 1 / 3), ("sync", -1, 1 / 3, 0.5)))
+    store.add_trace(plan_id, RunTrace("run-1", 2, 14.0, (track,)))
     store.add_measurements(plan_id, [measurement(0, "other", loss=None, drift=None, peak_bytes=())])
     comparison = store.add_comparison(NewComparison("tiny", MODEL, WORKLOAD, CLUSTER))
     store.add_comparison_row(comparison, ComparisonRow("random", plan_id, "ok", "", 12.5, 0.1, 7))
@@ -96,6 +100,7 @@ def content(store: Store) -> list[object]:
             for s in plans
         ],
         [(layout[s.plan_id], s.measurement) for s in store.measurements()],
+        [(layout[s.id], t.trace) for s in plans for t in store.traces(s.id)],
         [
             (c.comparison, [(layout.get(r.plan_id or 0), replace(r, plan_id=None)) for r in c.rows])
             for c in store.comparisons()
@@ -297,7 +302,7 @@ def test_changed_files_are_refused_and_the_store_stays_as_it_was(
     with pytest.raises(StoreError) as raised:
         import_store(store, exported)
     assert said in str(raised.value)
-    assert content(store) == [[]] * 13
+    assert content(store) == [[]] * 14
 
 
 def test_folders_that_are_no_export_are_refused(store: Store, exported: Path) -> None:
@@ -336,7 +341,7 @@ def test_folders_that_are_no_export_are_refused(store: Store, exported: Path) ->
     refused("not as listed")
     manifest.unlink()
     refused("has no manifest.json")
-    assert content(store) == [[]] * 13
+    assert content(store) == [[]] * 14
 
 
 def test_an_export_of_an_older_arachne_is_upgraded_on_the_way(
@@ -361,4 +366,4 @@ def test_an_import_that_fails_in_the_middle_keeps_nothing(
     monkeypatch.setattr(merge, "_end_runs", fail)  # after models, layer types and runs
     with pytest.raises(RuntimeError):
         import_store(store, exported)
-    assert content(store) == [[]] * 13
+    assert content(store) == [[]] * 14

@@ -123,56 +123,6 @@ def test_a_plan_that_is_not_there_is_named(store: Store) -> None:
     assert store.plans_like("0" * 16) == []
 
 
-def test_measurements_come_back_in_order(store: Store) -> None:
-    first, second = store.add_plan(plan()), store.add_plan(plan(split=3))
-    rows = [measurement(i) for i in range(3)]
-    store.add_measurements(second, rows)
-    store.add_measurements(first, [measurement(0, "other", loss=None, drift=None, peak_bytes=())])
-    found = store.measurements(second)
-    assert [stored.measurement for stored in found] == rows
-    assert {stored.plan_id for stored in found} == {second}
-    assert [stored.plan_id for stored in store.measurements()] == [first, second, second, second]
-    assert store.measurements(first)[0].measurement.loss is None
-    assert store.measurements(99) == []
-
-
-def test_the_same_iteration_of_a_run_is_replaced(store: Store) -> None:
-    plan_id = store.add_plan(plan())
-    store.add_measurements(plan_id, [measurement(0), measurement(1)])
-    store.add_measurements(plan_id, [measurement(1, iteration_ms=99.0), measurement(1, "run-2")])
-    found = [stored.measurement for stored in store.measurements(plan_id)]
-    assert [(row.run, row.iteration, row.iteration_ms) for row in found] == [
-        ("run-1", 0, 12.0),
-        ("run-1", 1, 99.0),
-        ("run-2", 1, 13.0),
-    ]
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_diverged_loss_is_kept_as_none_beside_its_time(store: Store, loss: float) -> None:
-    plan_id = store.add_plan(plan())
-    store.add_measurements(plan_id, [measurement(0, loss=loss)])
-    (found,) = store.measurements(plan_id)
-    assert (found.measurement.loss, found.measurement.iteration_ms) == (None, 12.0)
-
-
-def test_measurements_that_cannot_be_are_refused_and_none_is_written(store: Store) -> None:
-    plan_id = store.add_plan(plan())
-    for fields, said in (
-        ({"iteration_ms": -1.0}, "iteration_ms is -1.0"),
-        ({"iteration_ms": math.nan}, "iteration_ms is nan"),
-        ({"samples": 0}, "samples is 0"),
-        ({"peak_bytes": (1, -1)}, "peak_bytes is -1"),
-        ({"drift": -1.5}, "drift is -1.5"),
-    ):
-        with pytest.raises(StoreError, match=said):
-            store.add_measurements(plan_id, [measurement(0), measurement(1, **fields)])
-    with pytest.raises(StoreError, match="iteration is -1"):
-        store.add_measurements(plan_id, [measurement(-1)])
-    assert store.measurements() == []
-    store.add_measurements(plan_id, [measurement(0, drift=-0.25)])  # a machine may get faster
-
-
 def test_a_prediction_does_not_change_the_layout(store: Store) -> None:
     run = measured_run(store)
     unpriced = store.add_plan(plan())

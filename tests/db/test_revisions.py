@@ -14,6 +14,7 @@ from db.engine import migration_transaction, store_url
 from db.revisions import MIGRATIONS, State, bring_to_head, known_revisions, look_at, run_revisions
 from db.store import open_store
 from specs.errors import StoreError
+from specs.measurement import Measurement, StageTimes
 from tests.db.processes import Process
 from tests.db.samples import measured_run, plan, profile
 
@@ -283,3 +284,42 @@ def test_a_store_that_was_never_switched_to_wal_is_switched_when_opened(tmp_path
     plain = sqlite3.connect(path)
     assert plain.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     plain.close()
+
+
+def test_a_store_of_the_first_release_keeps_its_measurements_and_takes_stages(
+    empty_url: str,
+) -> None:
+    """Revision 0001 knew no stages: its rows have none, new ones do. SQLite keeps the old file."""
+    url = store_url(empty_url)
+    with migration_transaction(url) as connection:
+        run_revisions(connection, "0001")
+        moment = "2026-11-30 12:00:00+00:00"
+        for statement in (
+            "INSERT INTO models (id, name, config_hash, config, parameters, blocks, created) "
+            f"VALUES (1, 'm', 'h', '{{}}', 1, 1, '{moment}')",
+            "INSERT INTO workloads (id, model_id, global_batch, seq_len, dtype, optimizer, "
+            "recompute) VALUES (1, 1, 32, 128, 'fp32', 'adamw', 'none')",
+            "INSERT INTO clusters (id, hash, name, gpus, document, created) "
+            f"VALUES (1, 'c', 'c', 1, '{{}}', '{moment}')",
+            "INSERT INTO plans (id, identity, plan_hash, planner, workload_id, cluster_id, "
+            "document, status, planning_s, evaluations, rejected, options, created, updated) "
+            "VALUES (1, 'i', 'p', 'x', 1, 1, '{}', 'unpriced', 0, 0, '{}', '{}', "
+            f"'{moment}', '{moment}')",
+            "INSERT INTO measurements (id, plan_id, run, iteration, host, origin, iteration_ms, "
+            "samples, warm_up, peak_bytes, created) "
+            f"VALUES (900, 1, 'old', 0, 'h', 'o', 12.5, 1, false, '[7]', '{moment}')",
+        ):
+            connection.execute(text(statement.replace(":", r"\:")))
+    with open_store(empty_url) as store:
+        assert (store.opening.before, store.opening.after) == ("0001", known_revisions()[-1])
+        times = StageTimes(0, 0, 1.0, 2.0, 0.0, 0.0, 0.5, 0.25)
+        store.add_measurements(1, [Measurement("new", "h", "o", 0, 11.0, stages=(times,))])
+        found = {s.measurement.run: s.measurement for s in store.measurements(1)}
+    assert {run: (row.iteration_ms, row.peak_bytes) for run, row in found.items()} == {
+        "old": (12.5, (7,)),
+        "new": (11.0, ()),
+    }
+    assert {run: row.stages for run, row in found.items()} == {"old": (), "new": (times,)}
+    if empty_url.startswith("sqlite"):
+        (backup,) = backups(empty_url)
+        assert ".0001-" in backup.name

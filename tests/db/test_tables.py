@@ -15,7 +15,7 @@ from tests.db.conftest import Server
 DESIGN_TABLES = {
     *("gpu_types", "models", "layer_types", "profile_runs", "layer_profiles", "link_profiles"),
     *("host_profiles", "clusters", "workloads", "plans", "measurements", "reconfigurations"),
-    *("comparisons", "comparison_rows", "search_curves", "policies"),
+    *("comparisons", "comparison_rows", "search_curves", "policies", "stage_times", "traces"),
 }
 
 

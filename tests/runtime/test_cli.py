@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def test_a_run_is_written_beside_the_plan_and_reported(files: dict[str, str]) ->
     assert json.loads(Path(trace).read_text())["traceEvents"]
     with open_store(files["store"]) as store:
         rows = [row.measurement for row in store.measurements(document["plan_id"])]
+        (stored,) = store.traces(document["plan_id"])
     assert [row.iteration for row in rows] == [0, 1, 2, 3]
     assert [row.iteration_ms for row in rows] == [
         row["iteration_ms"] for row in document["iterations"]
@@ -52,6 +54,20 @@ def test_a_run_is_written_beside_the_plan_and_reported(files: dict[str, str]) ->
     assert {row.run for row in rows} == {document["run"]}
     assert all(row.drift == document["drift"] for row in rows)
     assert all(len(row.peak_bytes) == 2 for row in rows)
+    # What each stage took, iteration by iteration, and one iteration action by action.
+    assert [[(s.template, s.stage) for s in row.stages] for row in rows] == [[(0, 0), (0, 1)]] * 4
+    for row in rows:
+        for stage in row.stages:
+            assert 0 < stage.forward_ms < row.iteration_ms
+            assert 0 < stage.backward_ms < row.iteration_ms
+            once = stage.receive_ms + stage.send_ms + stage.sync_ms + stage.update_ms
+            assert stage.compute_ms + once <= row.iteration_ms
+    assert stored.trace.run == document["run"]
+    assert stored.trace.iteration_ms == sorted(row.iteration_ms for row in rows[1:])[1]
+    kinds = [Counter(kind for kind, *_ in track.actions) for track in stored.trace.tracks]
+    assert [(k["forward"], k["backward"], k["receive"], k["sync"]) for k in kinds] == [
+        (2, 2, 2, 1)
+    ] * 2
 
 
 def test_times_of_another_launcher_are_logged_once_however_often(files: dict[str, str]) -> None:

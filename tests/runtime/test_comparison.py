@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from runtime.comparison import compare
-from runtime.records import Iteration, RankStep, stage_times
+from runtime.records import Iteration, RankStep, run_trace, stage_times
 from runtime.trace import chrome_trace
 from specs.plan import Plan
 from specs.prediction import Prediction, StageMemory, StagePrediction
@@ -112,3 +112,33 @@ def test_a_trace_has_a_row_per_rank_and_a_slice_per_action() -> None:
     assert second["ts"] == pytest.approx(1_030_000)
     assert second["dur"] == pytest.approx(1_500)
     assert chrome_trace(_plan(), []) == {"traceEvents": []}
+
+
+def test_the_trace_is_of_the_iteration_nearest_the_median() -> None:
+    """100, 102 and 150 ms count; rank 1 began 2 ms after rank 0."""
+    run = [
+        replace(i, steps=(i.steps[0], replace(i.steps[1], started_s=i.steps[1].started_s + 0.002)))
+        for i in _run()
+    ]
+    trace = run_trace(_plan(), "run-1", run)
+    assert trace is not None
+    assert (trace.run, trace.iteration, trace.iteration_ms) == ("run-1", 2, 102.0)
+    assert [(track.template, track.stage) for track in trace.tracks] == [(0, 0), (0, 1)]
+    first, second = trace.tracks
+    assert first.actions[0] == ("forward", 0, 0.0, 2.0)
+    assert second.actions[0][2:] == pytest.approx((2.0, 4.0), abs=1e-3)
+    assert [action[0] for action in first.actions[-2:]] == ["sync", "update"]
+
+
+def test_a_run_of_warm_ups_has_no_trace() -> None:
+    assert run_trace(_plan(), "run-1", _run()[:1]) is None
+
+
+def test_of_several_replicas_the_first_is_traced() -> None:
+    pipes = [Pipe(2, [(1, 2)], [(1, 2), (1, 2)]), Pipe(2, [(2, 2)], [(1, 2)])]
+    plan = make_plan(tiny_model("llama"), pipes)
+    step = _iteration(1, 100.0, (7.0, 7.0)).steps[0]
+    iteration = Iteration(1, False, tuple(replace(step, rank=rank) for rank in range(4)))
+    trace = run_trace(plan, "run-1", [iteration])
+    assert trace is not None
+    assert [(track.template, track.stage) for track in trace.tracks] == [(0, 0), (1, 0)]
