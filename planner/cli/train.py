@@ -23,6 +23,13 @@ DEFAULT_GPUS = (
 
 @click.command()
 @click.option(
+    "--planner",
+    type=click.Choice(["arachne", "flat-rl"]),
+    default="arachne",
+    show_default=True,
+    help="Whose policy: flat-rl chooses every knob by itself, and takes the recipe paper.",
+)
+@click.option(
     "--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True
 )
 @click.option("--models", default=DEFAULT_MODELS, show_default=True, help="Models, with commas.")
@@ -46,6 +53,7 @@ DEFAULT_GPUS = (
 @json_option
 @verbosity_options
 def train(
+    planner: str,
     recipe: str,
     models: str,
     gpus: str,
@@ -85,6 +93,7 @@ def train(
     from db.store import open_store
     from planner.policy.training.pool import pool_of_clusters, random_pool
     from planner.policy.training.recipe import recipe_of
+    from planner.policy.training.space import SPACES
     from planner.policy.training.trainer import Trainer
     from planner.policy.weights import Weights, save_weights
     from specs.cluster import load_cluster
@@ -119,7 +128,7 @@ def train(
                 log.flush()
                 shown = ", ".join(
                     f"{name} {facts[name]:.3f}"
-                    for name in ("loss", "best_quality", "mean_quality", "kl", "entropy")
+                    for name in ("loss", "best_quality", "mean_quality", "invalid", "entropy")
                     if facts.get(name) is not None
                 )
                 status.update(f"{facts['stage']} {facts['done']}/{facts['of']} {shown}")
@@ -128,6 +137,7 @@ def train(
                 problems,
                 chosen,
                 seed,
+                space=SPACES[planner],
                 workers=workers or os.cpu_count() or 1,
                 checkpoint=target.with_suffix(".checkpoint.safetensors"),
                 report=report,
@@ -136,6 +146,7 @@ def train(
             network = trainer.run()
         record = {
             "command": command,
+            "planner": planner,
             "recipe": recipe,
             "parts": sorted(chosen.parts),
             "steps": trainer.step,
@@ -153,7 +164,9 @@ def train(
             "commit": _commit(),
             "last": last,
         }
-        file_hash = save_weights(target, Weights(trainer.final_arrays(network), record))
+        file_hash = save_weights(
+            target, Weights(trainer.final_arrays(network), record, kind=SPACES[planner].kind)
+        )
         policy_id = opened.add_policy(
             NewPolicy(
                 run=target.stem,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from planner.filled import FilledTemplate
 from planner.kernel.engine import Engine
 from planner.policy.features import MOST_DEPTH, MOST_TEMPLATES
@@ -31,6 +33,14 @@ class Composition:
     def plannable(self) -> bool:
         """Whether any GPU type has a degree with profiles."""
         return bool((self.scene.type_int[LEAST] >= 0).any())
+
+    def forget(self) -> None:
+        """Begin the count of evaluations and refusals anew."""
+        room = self.engine.room
+        room.why[:] = 0
+        room.tally[:] = 0
+        room.no_rows[:] = 0
+        room.closest[:] = np.inf
 
     def throughput(self, iteration_ms: Array) -> Array:
         """Throughput over the ideal: every GPU at its best rate on blocks, and nothing else.

@@ -130,5 +130,37 @@ DEGREE = (
     "first stage",
 )
 
+# Of the flat policy alone: what the others leave to the fill, it chooses.
+BLOCK_SHARE = (
+    "blocks over an even split",
+    "log2 of that",
+    "blocks that fit over it",
+    "they fit",
+    "log of its time over the mean of the stages so far",
+    "log2 ratio to a split by speed so far",
+    "mean of the shares so far",
+    "first stage",
+    "last stage",
+)
+
+REPLICAS = (
+    "log2 of the replicas",
+    "GPUs of all replicas over free",
+    "log2 ratio to the replicas that pack",
+    "they pack",
+    "one more would not pack",
+    "log2 of samples a replica",
+)
+
+MICRO_BATCH = (
+    "log2 of the size",
+    "log2 of micro-batches a replica",
+    "bubble",
+    "size over the largest",
+    "least that fits over the blocks of a stage",
+    "log2 of the depth",
+)
+
 SUMMARIES, TOKENS, STATES = len(SUMMARY), len(TOKEN), len(STATE)
 DEPTHS, TYPES, DEGREES = len(DEPTH), len(TOKEN) + len(TYPE_EXTRA), len(DEGREE)
+BLOCK_SHARES, REPLICA_COUNTS, MICRO_BATCHES = len(BLOCK_SHARE), len(REPLICAS), len(MICRO_BATCH)

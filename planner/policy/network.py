@@ -13,25 +13,45 @@ Q and q start at zero, so that FiLM starts as the identity (DESIGN section 9).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from planner.policy.features import DEGREES, DEPTHS, STATES, SUMMARIES, TOKENS, TYPES
+from planner.policy.features import (
+    BLOCK_SHARES,
+    DEGREES,
+    DEPTHS,
+    MICRO_BATCHES,
+    REPLICA_COUNTS,
+    STATES,
+    SUMMARIES,
+    TOKENS,
+    TYPES,
+)
 
 Array = Any
 
 WIDTH = 64
 CONDITION = 32
 HEADS = {"depth": DEPTHS, "type": TYPES, "degree": DEGREES}
-FILMS = ("trunk1", "trunk2", *HEADS)
+FLAT_HEADS = HEADS | {
+    "blocks": BLOCK_SHARES,
+    "replicas": REPLICA_COUNTS,
+    "micro-batch": MICRO_BATCHES,
+}
 SCALE = 5.0
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter."""
+def films_of(parameters: Collection[str]) -> tuple[str, ...]:
+    """The layers that FiLM conditions in a network of these parameters, in their order."""
+    return ("trunk1", "trunk2", *(h for h in FLAT_HEADS if f"{h}.candidate" in parameters))
+
+
+def shapes(heads: Mapping[str, int] = HEADS) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter of a network with these heads."""
+    films = 2 + len(heads)
     found: dict[str, tuple[int, ...]] = {
         "token.weight": (TOKENS, WIDTH),
         "token.bias": (WIDTH,),
@@ -41,10 +61,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
         "trunk2.bias": (WIDTH,),
         "condition1.weight": (SUMMARIES, CONDITION),
         "condition1.bias": (CONDITION,),
-        "condition2.weight": (CONDITION, 2 * WIDTH * len(FILMS)),
-        "condition2.bias": (2 * WIDTH * len(FILMS),),
+        "condition2.weight": (CONDITION, 2 * WIDTH * films),
+        "condition2.bias": (2 * WIDTH * films,),
     }
-    for head, features in HEADS.items():
+    for head, features in heads.items():
         found[f"{head}.candidate"] = (features, WIDTH)
         found[f"{head}.state"] = (WIDTH, WIDTH)
         found[f"{head}.bias"] = (WIDTH,)
@@ -52,11 +72,11 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def initial_parameters(seed: int) -> dict[str, Array]:
+def initial_parameters(seed: int, heads: Mapping[str, int] = HEADS) -> dict[str, Array]:
     """Untrained parameters: uniform by fan-in, small scores, FiLM the identity."""
     draw = np.random.default_rng(seed)
     found = {}
-    for name, shape in shapes().items():
+    for name, shape in shapes(heads).items():
         if name.startswith("condition2") or name.endswith("bias"):
             value = np.zeros(shape)
         elif name.endswith("score"):
@@ -78,11 +98,11 @@ class Conditioned:
     @classmethod
     def of(cls, parameters: Mapping[str, Array], summary: Array) -> Conditioned:
         """The network for a composition with this summary, shape (SUMMARIES,)."""
-        p = parameters
+        p, names = parameters, films_of(parameters)
         hidden = np.tanh(np.float32(summary) @ p["condition1.weight"] + p["condition1.bias"])
-        out = (hidden @ p["condition2.weight"] + p["condition2.bias"]).reshape(len(FILMS), 2, WIDTH)
+        out = (hidden @ p["condition2.weight"] + p["condition2.bias"]).reshape(-1, 2, WIDTH)
         films = {
-            name: (1.0 + np.tanh(out[i, 0]), np.tanh(out[i, 1])) for i, name in enumerate(FILMS)
+            name: (1.0 + np.tanh(out[i, 0]), np.tanh(out[i, 1])) for i, name in enumerate(names)
         }
         return cls(p, films)
 

@@ -213,11 +213,7 @@ def _load_code(composition: Composition, walker: Walker) -> None:
     run_episodes(composition, network, 1, np.random.default_rng(0), most_evaluations=0)
     kind = int(np.flatnonzero(composition.scene.kind_int[LEVEL_OF] >= 0)[0])
     walker.walk(walker.start([[kind]], [0]), 1, 0.01, 0.01, 0, most_evaluations=0)
-    room = composition.engine.room
-    room.why[:] = 0
-    room.tally[:] = 0
-    room.no_rows[:] = 0
-    room.closest[:] = np.inf
+    composition.forget()
 
 
 def distinct(starts: Sequence[Start]) -> list[Start]:

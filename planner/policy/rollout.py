@@ -92,6 +92,55 @@ class Episodes:
         return np.where(self.rolls.whole[:, COUNT] > 0, found, np.inf)
 
 
+class Asked:
+    """The heads, asked for many episodes at once; what they decide is kept where told so."""
+
+    def __init__(
+        self,
+        network: Conditioned,
+        rolls: Rolls,
+        draw: np.random.Generator,
+        force: Chooser | None,
+        keep: bool,
+    ) -> None:
+        self.network, self.rolls, self.draw = network, rolls, draw
+        self.force, self.keep = force, keep
+        self.decisions: list[Decision] = []
+        width = 2 * network.films["trunk1"][0].shape[0]
+        self._types = np.zeros((len(rolls.whole), width), np.float32)
+
+    def look(self, rows: Array) -> None:
+        """Encode the types as these episodes now find them."""
+        self._types[rows] = self.network.types(self.rolls.token[rows])
+
+    def decide(self, head: str, rows: Array, state: Array, candidates: Array, mask: Array) -> Array:
+        """A choice for each row, (n,), sampled or forced."""
+        hidden = self.network.trunk(state, self._types[rows])
+        logp = log_probabilities(self.network.scores(head, hidden, candidates), mask)
+        choice = _sample(logp, self.draw)
+        if self.force is not None:
+            said = self.force(head, rows, logp, mask)
+            if said is not None:
+                choice = np.where(said >= 0, said, choice)
+        if self.keep:
+            rolls = self.rolls
+            self.decisions.append(
+                Decision(
+                    head,
+                    rows.copy(),
+                    rolls.whole[rows, TRIED].copy(),
+                    rolls.whole[rows, STAGE].copy(),
+                    state,
+                    rolls.token[rows].astype(np.float32),
+                    candidates,
+                    mask,
+                    choice,
+                    logp[np.arange(len(rows)), choice],
+                )
+            )
+        return choice
+
+
 def run_episodes(
     composition: Composition,
     network: Conditioned,
@@ -114,32 +163,8 @@ def run_episodes(
     tables, room = engine.tables, engine.room
     rolls = new_rolls(tables, scene, count)
     types = scene.kind.shape[0]
-    decisions: list[Decision] = []
-
-    def decide(head: str, rows: Array, state: Array, candidates: Array, mask: Array) -> Array:
-        hidden = network.trunk(state, encoded[rows])
-        logp = log_probabilities(network.scores(head, hidden, candidates), mask)
-        choice = _sample(logp, draw)
-        if force is not None:
-            said = force(head, rows, logp, mask)
-            if said is not None:
-                choice = np.where(said >= 0, said, choice)
-        if keep:
-            decisions.append(
-                Decision(
-                    head,
-                    rows.copy(),
-                    rolls.whole[rows, TRIED].copy(),
-                    rolls.whole[rows, STAGE].copy(),
-                    state,
-                    rolls.token[rows].astype(np.float32),
-                    candidates,
-                    mask,
-                    choice,
-                    logp[np.arange(len(rows)), choice],
-                )
-            )
-        return choice
+    asked = Asked(network, rolls, draw, force, keep)
+    decide = asked.decide
 
     def blank(n: int, choices: int, features: int) -> tuple[Array, Array, Array]:
         return (
@@ -149,10 +174,9 @@ def run_episodes(
         )
 
     rows = np.arange(count)
-    encoded = np.zeros((count, 2 * network.films["trunk1"][0].shape[0]), np.float32)
     while len(rows) and not (spent is not None and spent()):
         open_templates(tables, scene, rolls, rows, room)
-        encoded[rows] = network.types(rolls.token[rows])
+        asked.look(rows)
         state, candidates, mask = blank(len(rows), scene.depth + 1, DEPTHS)
         view_depth(scene, rolls, rows, state, candidates, mask)
         # Without a depth there is nothing to decide: no GPU is left, or the most templates stand.
@@ -177,7 +201,7 @@ def run_episodes(
         fits = np.zeros(len(rows), np.bool_)
         close_templates(tables, scene, rolls, rows, most_evaluations, room, fits)
         rows = rows[fits & (rolls.whole[rows, COUNT] < scene.templates)]
-    return Episodes(composition, rolls, decisions)
+    return Episodes(composition, rolls, asked.decisions)
 
 
 def _sample(logp: Array, draw: np.random.Generator) -> Array:

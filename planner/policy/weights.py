@@ -14,23 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from planner.policy.network import shapes
+from planner.policy.network import FLAT_HEADS, HEADS, shapes
 from specs.errors import PlanError
 
 FORMAT = 1  # of features and parameters: raised when either changes
 KIND = "arachne-policy"
-SHIPPED = "arachne.safetensors"
+FLAT_KIND = "arachne-flat-rl"
+HEADS_OF_KIND = {KIND: HEADS, FLAT_KIND: FLAT_HEADS}
+SHIPPED = {KIND: "arachne.safetensors", FLAT_KIND: "flat-rl.safetensors"}
 
 Array = Any
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters by name, how they were trained, and the SHA-256 of the file."""
+    """Parameters by name, how they were trained, the SHA-256 of the file, and whose they are."""
 
     parameters: Mapping[str, Array]
     record: Mapping[str, Any]
     file_hash: str = ""
+    kind: str = KIND
 
 
 def save_weights(path: str | Path, weights: Weights) -> str:
@@ -38,7 +41,7 @@ def save_weights(path: str | Path, weights: Weights) -> str:
     from safetensors.numpy import save
 
     metadata = {
-        "kind": KIND,
+        "kind": weights.kind,
         "format": str(FORMAT),
         "record": json.dumps(weights.record, sort_keys=True),
     }
@@ -59,16 +62,16 @@ def write_whole(path: str | Path, content: bytes) -> None:
         raise PlanError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def load_weights(path: str | Path) -> Weights:
+def load_weights(path: str | Path, kind: str = KIND) -> Weights:
     """Read and check a file. Raises PlanError in one line for one that is not right."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
         raise PlanError(f"{path}: cannot be read as policy weights ({error.strerror})") from None
-    return weights_of_bytes(content, str(path))
+    return weights_of_bytes(content, str(path), kind)
 
 
-def weights_of_bytes(content: bytes, where: str) -> Weights:
+def weights_of_bytes(content: bytes, where: str, kind: str = KIND) -> Weights:
     """The weights of a file's content. Raises PlanError where it is not of this format."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -81,9 +84,9 @@ def weights_of_bytes(content: bytes, where: str) -> Weights:
         parameters = load(content)
     except (SafetensorError, ValueError, AttributeError, RecursionError):
         raise PlanError(f"{where}: not a readable safetensors file: {again}") from None
-    if metadata.get("kind") != KIND:
+    if metadata.get("kind") != kind:
         raise PlanError(
-            f"{where}: kind {metadata.get('kind')!r}, expected {KIND!r}: these are no weights of "
+            f"{where}: kind {metadata.get('kind')!r}, expected {kind!r}: these are no weights of "
             f"this planner; {again}"
         )
     if metadata.get("format") != str(FORMAT):
@@ -91,7 +94,7 @@ def weights_of_bytes(content: bytes, where: str) -> Weights:
             f"{where}: format {metadata.get('format')!r}, this Arachne reads {FORMAT}: use the "
             f"Arachne that wrote it, or {again}"
         )
-    wanted = shapes()
+    wanted = shapes(HEADS_OF_KIND[kind])
     for name in sorted(wanted.keys() | parameters.keys()):
         found = parameters[name].shape if name in parameters else None
         if found != wanted.get(name):
@@ -104,7 +107,7 @@ def weights_of_bytes(content: bytes, where: str) -> Weights:
         record = json.loads(metadata.get("record", "{}"))
     except ValueError:
         raise PlanError(f"{where}: the training record is not JSON: {again}") from None
-    return Weights(parameters, record, hashlib.sha256(content).hexdigest())
+    return Weights(parameters, record, hashlib.sha256(content).hexdigest(), kind)
 
 
 def chosen_weights() -> Weights:
@@ -114,7 +117,7 @@ def chosen_weights() -> Weights:
 
 
 @cache
-def shipped_weights() -> Weights:
+def shipped_weights(kind: str = KIND) -> Weights:
     """The weights that come with Arachne."""
-    file = resources.files("planner.policy").joinpath("weights", SHIPPED)
-    return weights_of_bytes(file.read_bytes(), SHIPPED)
+    file = resources.files("planner.policy").joinpath("weights", SHIPPED[kind])
+    return weights_of_bytes(file.read_bytes(), SHIPPED[kind], kind)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planner.policy.network import HEADS
 from planner.policy.rollout import Decision, Episodes
 
 Array = Any
@@ -45,13 +44,12 @@ class HeadBatch:
 
 def gather(decisions: Iterable[Decision]) -> dict[str, dict[str, Array]]:
     """Decisions by head, each field stacked along the first axis."""
-    by_head: dict[str, list[Decision]] = {head: [] for head in HEADS}
+    by_head: dict[str, list[Decision]] = {}
     for decision in decisions:
-        by_head[decision.head].append(decision)
+        by_head.setdefault(decision.head, []).append(decision)
     return {
         head: {name: np.concatenate([getattr(one, name) for one in found]) for name in FIELDS}
         for head, found in by_head.items()
-        if found
     }
 
 

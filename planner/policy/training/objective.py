@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from planner.policy.features import STATES, TOKENS
-from planner.policy.network import HEADS
+from planner.policy.network import FLAT_HEADS
 from planner.policy.training.decisions import HeadBatch
 from planner.policy.training.memory import Remembered
 from planner.policy.training.recipe import Recipe
@@ -80,7 +80,7 @@ def imitation_loss(
     summaries = torch.from_numpy(np.stack([summary for summary, _ in compositions])).float()
     films = network.films(summaries)
     loss = torch.zeros(())
-    for head in HEADS:
+    for head in FLAT_HEADS:  # all there are; a network without one has no decisions of it
         parts = [
             (c, one.decisions[head], weight * share_of_decisions(head, one))
             for c, (_, plans) in enumerate(compositions)
@@ -94,7 +94,7 @@ def imitation_loss(
         choices = max(arrays["mask"].shape[1] for _, arrays, _ in parts)
         state = np.empty((rows, STATES), np.float32)
         tokens = np.zeros((rows, types, TOKENS), np.float32)
-        candidates = np.zeros((rows, choices, HEADS[head]), np.float32)
+        candidates = np.zeros((rows, choices, FLAT_HEADS[head]), np.float32)
         mask = np.zeros((rows, choices), np.bool_)
         present = np.zeros((rows, types), np.bool_)
         choice, owner = np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -125,13 +125,16 @@ def imitation_loss(
 
 
 def share_of_decisions(head: str, remembered: Remembered) -> Array:
-    """What each decision of a plan weighs, (n,)."""
+    """What each decision of a plan weighs, (n,).
+
+    1 / (templates + 1) for a depth, STOP counted; else 1 / templates, shared by the decisions of
+    the head in its template.
+    """
     template = remembered.decisions[head]["template"]
     templates = len(remembered.plan)
     if head == "depth":
         return np.full(len(template), 1.0 / (templates + 1))
-    depths = np.array([float(len(kinds)) for kinds in remembered.plan])
-    return 1.0 / (depths[template] * templates)
+    return 1.0 / (np.bincount(template)[template] * float(templates))
 
 
 def forced_weight(log_probability: float, even: float, share: float, most: float) -> float:

@@ -25,6 +25,7 @@ DEFAULT_PARTS = {
     "centred-stages": "stages compared within rollouts of their own first depth",
 }
 PARTS = PAPER_PARTS | DEFAULT_PARTS
+FILL_PARTS = frozenset({"teacher", "local-moves"})  # these lay templates by masks and fill
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from planner.policy.network import FILMS, HEADS, SCALE, WIDTH
+from planner.policy.network import SCALE, WIDTH, films_of
 
 Array = Any
 
@@ -20,6 +20,7 @@ class PolicyNetwork(nn.Module):
     def __init__(self, parameters: Mapping[str, Array], *, film: bool = True) -> None:
         super().__init__()
         self.film = film
+        self._films = films_of(parameters)
         self.values = nn.ParameterDict(
             {_key(name): nn.Parameter(torch.tensor(value)) for name, value in parameters.items()}
         )
@@ -32,13 +33,13 @@ class PolicyNetwork(nn.Module):
         """Gain and shift of every conditioned layer for summaries (..., SUMMARIES)."""
         if not self.film:
             one = torch.ones(*summary.shape[:-1], WIDTH)
-            return {name: (one, torch.zeros_like(one)) for name in FILMS}
+            return {name: (one, torch.zeros_like(one)) for name in self._films}
         hidden = torch.tanh(summary @ self._of("condition1.weight") + self._of("condition1.bias"))
         out = hidden @ self._of("condition2.weight") + self._of("condition2.bias")
-        out = out.reshape(*summary.shape[:-1], len(FILMS), 2, WIDTH)
+        out = out.reshape(*summary.shape[:-1], len(self._films), 2, WIDTH)
         return {
             name: (1.0 + torch.tanh(out[..., i, 0, :]), torch.tanh(out[..., i, 1, :]))
-            for i, name in enumerate(FILMS)
+            for i, name in enumerate(self._films)
         }
 
     def log_probabilities(
@@ -86,6 +87,3 @@ class PolicyNetwork(nn.Module):
 
 def _key(name: str) -> str:
     return name.replace(".", "__")  # torch forbids dots in names of parameters
-
-
-assert set(HEADS) <= set(FILMS)

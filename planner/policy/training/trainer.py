@@ -14,13 +14,7 @@ import torch
 from planner.policy.composition import Composition
 from planner.policy.kernel.rolls import COUNT, TRIED
 from planner.policy.network import initial_parameters
-from planner.policy.rollout import (
-    Episodes,
-    choices_of,
-    forced_plans,
-    parameters_of,
-    run_episodes,
-)
+from planner.policy.rollout import Episodes, parameters_of
 from planner.policy.training.advantages import centred_by, group_advantages, returns_to_go
 from planner.policy.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from planner.policy.training.conflicts import without_conflicts
@@ -29,16 +23,17 @@ from planner.policy.training.decisions import (
     distinct_rows,
     gather,
     of_row,
-    plan_of_row,
     tensors,
 )
 from planner.policy.training.memory import PlanMemory, Remembered
 from planner.policy.training.objective import forced_weight, group_loss, imitation_loss
-from planner.policy.training.recipe import Recipe
+from planner.policy.training.recipe import FILL_PARTS, Recipe
+from planner.policy.training.space import STRUCTURAL, Space
 from planner.policy.training.teacher import PlanKinds, teacher_plans
 from planner.policy.training.torch_network import PolicyNetwork
 from planner.policy.walks import Walker
 from planner.problem import Problem
+from specs.errors import PlanError
 
 Array = Any
 Report = Callable[[dict[str, Any]], None]
@@ -67,12 +62,19 @@ class Trainer:
         recipe: Recipe,
         seed: int,
         *,
+        space: Space = STRUCTURAL,
         workers: int = 1,
         checkpoint: Path | None = None,
         report: Report = lambda facts: None,
         limit_s: float = float("inf"),
     ) -> None:
+        if space is not STRUCTURAL and recipe.parts & FILL_PARTS:
+            raise PlanError(
+                f"{space.planner} is trained without {', '.join(sorted(recipe.parts & FILL_PARTS))}"
+                ", which work by the fill: use the recipe paper"
+            )
         self.problems = list(problems)
+        self.space = space
         self.recipe = recipe
         self.seed = seed
         self.workers = workers
@@ -83,7 +85,7 @@ class Trainer:
         self.spent_before = 0.0
         self.evaluations = 0
         self.memory = PlanMemory()
-        self.network = PolicyNetwork(initial_parameters(seed), film=recipe.has("film"))
+        self.network = PolicyNetwork(initial_parameters(seed, space.heads), film=recipe.has("film"))
         self.optimizer = torch.optim.Adam(
             self.network.parameters(), lr=recipe.learning_rate, eps=1e-5
         )
@@ -175,13 +177,12 @@ class Trainer:
         """Replay plans under the masks and keep those that are good, with their decisions."""
         composition = self.composition(number)
         network = parameters_of(self.final_arrays(self.network), composition)
-        choices = choices_of([[list(kinds) for kinds in plan] for plan in plans], composition)
-        episodes = run_episodes(
+        episodes = self.space.run(
             composition,
             network,
             len(plans),
             np.random.default_rng(0),
-            force=forced_plans(choices, composition),
+            force=self.space.forced(plans, composition),
             keep=True,
         )
         gathered = gather(episodes.decisions)
@@ -253,7 +254,7 @@ class Trainer:
             else 0.0
         )
         before = composition.engine.evaluations
-        episodes = run_episodes(
+        episodes = self.space.run(
             composition,
             network,
             recipe.rollouts,
@@ -264,7 +265,7 @@ class Trainer:
         gathered = gather(episodes.decisions)
         rolls = episodes.rolls
         count, tried = rolls.whole[:, COUNT], rolls.whole[:, TRIED]
-        plans = [plan_of_row(episodes, i, int(tried[i])) for i in range(recipe.rollouts)]
+        plans = [self.space.plan(episodes, i, int(tried[i])) for i in range(recipe.rollouts)]
         distinct = distinct_rows(plans)
         self._improve(number, episodes, draw)
         self.evaluations += composition.engine.evaluations - before
@@ -286,6 +287,7 @@ class Trainer:
                 "mean_quality": float(last.mean() / top),
                 "best_quality": float(best.max() / top),
                 "fits": float((count > 0).mean()),
+                "invalid": float(1 - count.sum() / max(int(tried.sum()), 1)),
                 "duplicates": float(1 - distinct.mean()),
                 "depth": float(rolls.choices[:, 0, 0].mean()),
                 "templates": float(count.mean()),
@@ -312,7 +314,7 @@ class Trainer:
         if not np.isfinite(times[row]):
             return
         prefixes = np.where(episodes.rolls.times[row] > 0, episodes.rolls.times[row], np.inf)
-        plan = plan_of_row(episodes, row, int(prefixes.argmin()) + 1)
+        plan = self.space.plan(episodes, row, int(prefixes.argmin()) + 1)
         plans = [plan]
         if self.recipe.has("local-moves"):
             walker = Walker(episodes.composition)
