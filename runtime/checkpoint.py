@@ -41,6 +41,7 @@ from runtime.state import StatePart, kept_parts, state_of
 from specs.boxes import Box
 from specs.errors import RunError
 from specs.files import write_atomically
+from specs.model import Model
 from specs.plan_file import plan_to_document
 
 _FACTS = "arachne.json"
@@ -187,11 +188,10 @@ def newest_checkpoint(folder: str | Path) -> Path:
     return found[-1]
 
 
-def load_checkpoint(executor: Executor, path: Path) -> Progress:
-    """Fill the state of all ranks from a checkpoint, whatever plan wrote it; where it stands.
+def progress_of(path: Path, model: Model) -> Progress:
+    """Where training stands in a checkpoint.
 
-    Every rank of the plan calls this. Raises RunError where the checkpoint is of another model,
-    precision or optimizer, or is not whole.
+    Raises RunError where it cannot be read, or is of another model.
     """
     try:
         facts = json.loads((path / _FACTS).read_text(encoding="utf-8"))
@@ -199,11 +199,21 @@ def load_checkpoint(executor: Executor, path: Path) -> Progress:
         config_hash = facts["config_hash"]
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path}: is no checkpoint that can be read ({error})") from None
-    if config_hash != executor.plan.model.config_hash:
+    if config_hash != model.config_hash:
         raise RunError(
             f"{path}: is of a model with config hash {config_hash}, the plan's "
-            f"{executor.plan.model.name} has {executor.plan.model.config_hash}"
+            f"{model.name} has {model.config_hash}"
         )
+    return progress
+
+
+def load_checkpoint(executor: Executor, path: Path) -> Progress:
+    """Fill the state of all ranks from a checkpoint, whatever plan wrote it; where it stands.
+
+    Every rank of the plan calls this. Raises RunError where the checkpoint is of another model,
+    precision or optimizer, or is not whole.
+    """
+    progress = progress_of(path, executor.plan.model)
     executor.optimizer.prepare(progress.iteration)
     # A rank that failed here alone would leave the others waiting: load gathers errors from all.
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from runtime import lanes
 from runtime.data import Samples, batch
 from runtime.gradients import GradientBuffers
-from runtime.groups import Groups, make_groups
+from runtime.groups import Groups, form_groups
 from runtime.lanes import Boundary, boundary, stage_ranks
 from runtime.optimizer import LEARNING_RATE, TORCH_DTYPE, Update, build_optimizer
 from runtime.owners import Ownership
@@ -58,6 +59,7 @@ class Executor:
         seed: int = 0,
         learning_rate: float = LEARNING_RATE,
         clip_norm: float | None = None,
+        formed: tuple[Ownership, Groups] | None = None,
     ) -> None:
         self.plan = plan
         self.place = ranks_of(plan)[rank]
@@ -68,8 +70,9 @@ class Executor:
         self.replica: Replica = self.template.replicas[self.place.replica]
         _check_expert_steps(plan)
         self.first_sample = _first_sample(plan, self.place.template, self.place.replica)
-        self.ownership = ownership = Ownership(plan)
-        self.groups: Groups = make_groups(plan, rank, ownership)
+        ownership, groups = formed or form_groups(plan, rank)
+        self.ownership: Ownership = ownership
+        self.groups: Groups = groups
         self.model: StageModel = build_stage(plan, self.place, self.groups, device, seed)
         held = self.model.held()
         self.gradients = GradientBuffers(held, ownership.buckets(rank))
@@ -111,19 +114,26 @@ class Executor:
         number, sample = self._start
         return Progress(iteration, sample + (iteration - number) * self.plan.workload.global_batch)
 
-    def step(self, iteration: int) -> Step:
-        """Run iteration number `iteration`: its samples follow from the number alone."""
+    def step(self, iteration: int, agree: Callable[[float], None] | None = None) -> Step:
+        """Run iteration number `iteration`: its samples follow from the number alone.
+
+        agree: called with this rank's part of the loss when only the optimizer step is left, which
+        needs no other rank; where it raises, the state is still that before the iteration.
+        """
         timeline = Timeline(self.device)
         loss = self.accumulate(iteration, timeline)
         with timeline.during(Kind.SYNC):
             self.gradients.synchronise(self.groups.owners)
-        with timeline.during(Kind.UPDATE):
-            if self.clip_norm is not None:
+        if self.clip_norm is not None:
+            with timeline.during(Kind.UPDATE):
                 self.gradients.clip(self.clip_norm, dist.group.WORLD)
+        counts = self.is_last and self.place.tp_rank == 0
+        if agree is not None:
+            agree(float(loss) if counts else 0.0)
+        with timeline.during(Kind.UPDATE):
             self.optimizer.step()
             self.gradients.zero()
         elapsed_ms = timeline.elapsed_ms()
-        counts = self.is_last and self.place.tp_rank == 0
         return Step(elapsed_ms, float(loss) if counts else 0.0, tuple(timeline.actions()))
 
     def accumulate(self, iteration: int, timeline: Timeline) -> Tensor:

@@ -71,6 +71,12 @@ def make_groups(plan: Plan, rank: int, ownership: Ownership) -> Groups:
     )
 
 
+def form_groups(plan: Plan, rank: int) -> tuple[Ownership, Groups]:
+    """The owner sets of a plan and the groups of a rank; every rank of the plan calls this."""
+    ownership = Ownership(plan)
+    return ownership, make_groups(plan, rank, ownership)
+
+
 def _new_group(members: tuple[int, ...], rank: int) -> Group:
     group = dist.new_group(list(members))
     return group if rank in members else None

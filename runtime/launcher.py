@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from runtime.process import core_for, single_threaded
+from runtime.process import core_for, single_threaded, visible_gpu
 from runtime.records import Assembly, Iteration, RankStep
 from runtime.training import Options
 from specs.errors import HostError, RunError
@@ -152,7 +152,7 @@ class LocalLauncher:
             setup["core"] = core_for(place.rank, allowed_cores())
             environment |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         else:
-            environment["CUDA_VISIBLE_DEVICES"] = _visible(place.gpu, environment)
+            environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(place.gpu, environment)
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "runtime.worker", str(theirs.fileno())],
@@ -276,13 +276,3 @@ def _account(worker: _Worker, message: Mapping[str, Any] | None) -> str:
         return f"{who} was killed by {name}{hint}"
     said = worker.last_words()
     return f"{who} ended with exit code {code}" + (f": {said}" if said else "")
-
-
-def _visible(gpu: int, environment: Mapping[str, str]) -> str:
-    """GPU number `gpu` of those that this command may see."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        listed = visible.split(",")
-        if gpu < len(listed):
-            return listed[gpu]
-    return str(gpu)

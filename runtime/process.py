@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -26,3 +27,13 @@ def single_threaded(environment: dict[str, str]) -> dict[str, str]:
     """An environment in which numeric libraries start one thread: processes are the parallelism."""
     ones = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return environment | ones
+
+
+def visible_gpu(gpu: int, environment: Mapping[str, str]) -> str:
+    """GPU number `gpu` of those that this command may see."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        listed = visible.split(",")
+        if gpu < len(listed):
+            return listed[gpu]
+    return str(gpu)

@@ -62,7 +62,14 @@ def complaint(error: BaseException) -> str:
 def is_peer_loss(error: BaseException) -> bool:
     """Whether an error only says that another rank is gone: then that rank's own word counts."""
     text = str(error).lower()
-    signs = ("connection closed", "connection reset", "timed out", "timeout", "broken pipe")
+    signs = (
+        "connection closed",
+        "connection reset",
+        "connection was likely closed",  # at a store
+        "timed out",
+        "timeout",
+        "broken pipe",
+    )
     return isinstance(error, (RuntimeError, ConnectionError)) and any(s in text for s in signs)
 
 
