@@ -1,12 +1,13 @@
 """The flat policy: every knob is drawn, what is drawn is priced as it is, and it can be trained."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from planner.baselines import flat_rl
+from planner.baselines import PLANNERS, flat_rl
 from planner.cost import price_filled
 from planner.policy.composition import Composition
 from planner.policy.features import DEGREES, DEPTHS, STATES, TYPES
@@ -25,6 +26,13 @@ from planner.policy.rollout import parameters_of
 from planner.policy.training.recipe import Recipe, recipe_of
 from planner.policy.training.space import FLAT
 from planner.policy.training.trainer import Trainer
+from planner.policy.weights import (
+    FLAT_KIND,
+    Weights,
+    load_weights,
+    save_weights,
+    shipped_weights,
+)
 from planner.problem import Problem
 from planner.result import Budget, Status
 from specs.errors import PlanError
@@ -228,3 +236,33 @@ def test_training_makes_fewer_samples_invalid(problems: list[Problem]) -> None:
 def test_the_fill_is_no_part_of_its_training(problems: list[Problem]) -> None:
     with pytest.raises(PlanError, match="use the recipe paper"):
         Trainer(problems, recipe_of("default"), 0, space=FLAT)
+
+
+def test_the_shipped_weights_say_how_they_were_trained() -> None:
+    shipped = shipped_weights(FLAT_KIND)
+    assert shipped.record["command"].startswith("arachne-plan train --planner flat-rl")
+    assert shipped.record["recipe"] == "paper"
+    assert shipped.record["steps"] == 60  # as many as the weights of arachne
+    assert shipped.record["commit"]
+    assert set(shipped.parameters) == set(UNTRAINED)
+
+
+def test_weights_of_the_one_policy_are_refused_for_the_other(tmp_path: Path) -> None:
+    file = tmp_path / "flat.safetensors"
+    save_weights(file, Weights(UNTRAINED, {}, kind=FLAT_KIND))
+    assert load_weights(file, FLAT_KIND).kind == FLAT_KIND
+    with pytest.raises(PlanError, match="no weights of this planner"):
+        load_weights(file)
+
+
+def test_the_shipped_policy_plans_better_than_an_untrained_one() -> None:
+    problem = problem_on("llama-3-8b", reference_cluster("two-64"))
+    trained, untrained = (
+        flat_rl.plan(problem, Budget(), 0),
+        flat_rl.sample(problem, Budget(), 0, UNTRAINED, flat_rl.ROLLOUTS),
+    )
+    assert PLANNERS["flat-rl"] is flat_rl.plan
+    assert trained.plan is not None
+    assert trained.plan.prediction is not None
+    best = min((ms for _, ms in untrained.curve), default=float("inf"))
+    assert trained.plan.prediction.iteration_ms < best
