@@ -117,10 +117,27 @@ def completing_command(
     commands: list[str] = []
     others = [gpu for gpu in gpus if not gpu_type(gpu).is_cpu]
     if others:
-        commands.append(f"arachne-prof estimate --gpu {','.join(others)} {options}")
+        links = _unusual_topologies(others, cluster)
+        commands.append(f"arachne-prof estimate --gpu {','.join(others)} {options}{links}")
     if len(others) < len(gpus):
         if not links_only:
             commands.append(f"arachne-prof run --gpu cpu {options}")
         if any(node.intra_node is Topology.HOST and node.gpus > 1 for node in cluster.nodes):
             commands.append("arachne-prof links --gpu cpu")
     return " && ".join(commands)
+
+
+def _unusual_topologies(gpus: list[str], cluster: Cluster) -> str:
+    """` --topology ...` where nodes of these types have links that are not estimated unasked."""
+    found = {(node.gpu, node.intra_node) for node in cluster.nodes if node.gpu in gpus}
+    usual = {
+        (gpu, topology)
+        for gpu in gpus
+        for default in (gpu_type(gpu).default_topology,)
+        for topology in (
+            (Topology.NVLINK, Topology.NVSWITCH) if default is Topology.NVLINK else (default,)
+        )
+    }
+    if found <= usual:
+        return ""
+    return f" --topology {','.join(sorted({topology.value for _, topology in found}))}"

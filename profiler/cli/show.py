@@ -9,9 +9,12 @@ import click
 from profiler.cli.options import GpuName
 from profiler.heat_map import METRICS
 from specs.door import console, json_option, print_json, store_option, verbosity_options
+from specs.profile import Source
 
 if TYPE_CHECKING:
+    from profiler.run_summary import RunSummary
     from specs.profile import HostProfile, LayerKey, LayerProfile, LayerRefusal, LinkProfile
+    from specs.topology import Topology
 
 
 @click.command()
@@ -32,7 +35,8 @@ def show(run: int, gpu: str | None, metric: str, store: str, as_json: bool) -> N
 
     In the maps, shades go from the fastest to the slowest time per sample. A figure with a known
     spread has it in percent behind it (median absolute deviation), with an exclamation mark above
-    10 %. With --json: every row.
+    10 %. Of estimates, a table says for each part on which GPU type its constants were fitted,
+    whether that one or another. With --json: every row.
 
     Example: arachne-prof show 3 --gpu gh200
     """
@@ -51,6 +55,9 @@ def show(run: int, gpu: str | None, metric: str, store: str, as_json: bool) -> N
         links = [row for row in links if gpu in (row.gpu, row.peer)]
         hosts = [row for row in hosts if row.gpu == gpu]
     kinds = {layer.hash: layer.kind.value for layer in summary.layers}
+    constants: dict[str, Any] = {}
+    if summary.run.run.source is Source.ESTIMATED:
+        constants = _constants(summary, layers, links, gpu)
     if as_json:
         facts = summary.run.run
         print_json(
@@ -66,6 +73,7 @@ def show(run: int, gpu: str | None, metric: str, store: str, as_json: bool) -> N
                 "links": [_link_json(row) for row in links],
                 "hosts": [_host_json(row) for row in hosts],
             }
+            | constants
         )
         return
     from profiler.cli import run_tables
@@ -73,6 +81,10 @@ def show(run: int, gpu: str | None, metric: str, store: str, as_json: bool) -> N
 
     out = console()
     out.print(run_tables.provenance_table(summary))
+    if constants:
+        from profiler.cli.estimate_table import constants_table
+
+        out.print(constants_table(constants["provenance"], constants["constants_version"]))
     for found in heat_maps(layers, refusals, summary.layers, metric):
         out.print(run_tables.heat_table(found, metric))
     if hosts:
@@ -81,6 +93,36 @@ def show(run: int, gpu: str | None, metric: str, store: str, as_json: bool) -> N
         out.print(run_tables.links_table(links))
     if refusals:
         out.print(run_tables.refusals_table(refusals, kinds))
+
+
+def _constants(
+    summary: RunSummary, layers: list[LayerProfile], links: list[LinkProfile], only: str | None
+) -> dict[str, Any]:
+    """Of an estimated run, on which GPU type each part's constants were fitted.
+
+    Empty where this version has other constants than the run was estimated from.
+    """
+    from profiler.calibration import constants_version
+    from profiler.estimates.question import constants_version_of, provenance
+
+    version = constants_version_of(summary.run.run.origin)
+    if version != constants_version():
+        return {}
+    topologies: dict[str, dict[Topology, None]] = {
+        gpu: {} for gpu in summary.gpus if only in (None, gpu)
+    }
+    for gpu, topology in [
+        *((row.gpu, row.topology) for row in links),
+        *((row.key.gpu, row.key.topology) for row in layers),
+    ]:
+        topologies.get(gpu, {})[topology] = None
+    return {
+        "constants_version": version,
+        "provenance": {
+            gpu: [part.to_json() for part in provenance(gpu, tuple(found))]
+            for gpu, found in topologies.items()
+        },
+    }
 
 
 def _key_json(key: LayerKey, kinds: dict[str, str]) -> dict[str, Any]:

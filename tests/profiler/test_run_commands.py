@@ -154,3 +154,20 @@ def test_a_run_that_plans_used_is_kept_unless_forced(store: str) -> None:
     assert call_json(store, "list")["runs"][0]["layer_rows"] == 87
     assert call(store, "delete", "1", "--yes", "--force").exit_code == 0
     assert [run["run"] for run in call_json(store, "list")["runs"]] == [2]
+
+
+def test_show_of_estimates_says_on_which_type_each_part_was_fitted(tmp_path: Path) -> None:
+    where = str(tmp_path / "estimated.db")
+    estimate = ("estimate", "--gpu", "a6000,h100", "--model", "llama-3-8b", "--tp", "1")
+    assert call(where, *estimate, "--micro-batch", "1").exit_code == 0
+    shown = call_json(where, "show", "1")
+    assert set(shown["provenance"]) == {"a6000", "h100"}
+    parts = {part["component"]: part for part in shown["provenance"]["h100"]}
+    assert parts["matrix products"]["grade"] == "fitted"
+    assert parts["host floor and overhead"]["fitted_on"] == "a100-80gb"
+    assert "On which GPU type the constants were fitted" in call(where, "show", "1").stdout
+    assert set(call_json(where, "show", "1", "--gpu", "a6000")["provenance"]) == {"a6000"}
+
+
+def test_show_of_imported_rows_has_no_constants(store: str) -> None:
+    assert "provenance" not in call_json(store, "show", "1")
