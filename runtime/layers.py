@@ -10,12 +10,19 @@ from torch.utils.checkpoint import checkpoint
 from runtime.collectives import Group, copy_to_group, group_rank, group_size
 from runtime.experts import ExpertTiling, ParallelMoe
 from runtime.families import family_of, rotary_positions
-from runtime.sharding import initial_weights, not_divisible, shard_block
+from runtime.sharding import initial_weights, shard_block
 from runtime.vocabulary import cross_entropy_sum, embed
 from specs.boxes import Placement
 from specs.errors import RunError
 from specs.layer import LayerKind, LayerType
-from specs.layout import EMBEDDING_WEIGHT, FINAL_NORM, HEAD_WEIGHT, ExpertSlice, layer_placements
+from specs.layout import (
+    EMBEDDING_WEIGHT,
+    FINAL_NORM,
+    HEAD_WEIGHT,
+    ExpertSlice,
+    layer_placements,
+    not_divisible,
+)
 from specs.model import Model
 
 # Legend: B sequences, S positions, H hidden width, V vocabulary of this rank.

@@ -273,3 +273,29 @@ def rank_placements(plan: Plan, place: RankPlace) -> Iterator[tuple[int, str, Pl
             if placement.name not in held:
                 held.add(placement.name)
                 yield layer, tensor, placement
+
+
+def not_divisible(layer: LayerType, tp: int, ep: int = 1, etp: int = 1) -> str | None:
+    """Why a layer cannot be split over tp ranks (experts over ep and etp), None where it can.
+
+    Attention heads and the width of the MLP divide by tp; key and value heads divide by it, or it
+    by them (then they are held more than once). Embedding and head take any tp.
+    """
+    if not layer.kind.is_block:
+        return None
+    if tp > 1 and layer.flag("attention") == "gqa":
+        heads, kv_heads = layer.shape("heads"), layer.shape("kv_heads")
+        if heads % tp:
+            return f"{heads} attention heads cannot be split over tp={tp}"
+        if kv_heads % tp and tp % kv_heads:
+            return f"{kv_heads} key and value heads cannot be split over, or shared by, tp={tp}"
+    for name, what, parts in (
+        ("ffn", "an MLP width", tp),
+        ("shared_ffn", "a shared experts' width", tp),
+        ("experts", "a number of experts", ep),
+        ("expert_ffn", "an experts' width", etp),
+    ):
+        size = layer.flag(name)
+        if isinstance(size, int) and size % parts:
+            return f"{what} of {size} cannot be split over {parts} ranks"
+    return None

@@ -15,9 +15,10 @@ from profiler.estimates.blocks import (
 from profiler.estimates.devices import Device, device
 from profiler.estimates.ends import embedding_times, head_times
 from profiler.estimates.optimizer import update_ms
-from profiler.estimates.shard import Shard, not_divisible, parameters
+from profiler.estimates.shard import Shard, parameters
 from specs.errors import SpecError
 from specs.layer import LayerKind, LayerType
+from specs.layout import not_divisible
 from specs.profile import EntryStatus, LayerKey, LayerProfile, LayerRefusal
 
 

@@ -12,38 +12,12 @@ from specs.layout import ExpertSlice, placement_of, tensors_of
 from specs.workload import DType
 
 
-def not_divisible(layer: LayerType, tp: int, ep: int = 1, etp: int = 1) -> str | None:
-    """Why a layer cannot be split over tp ranks (experts over ep and etp), None where it can.
-
-    The rule of the runtime: attention heads and MLP widths divide by tp, key and value heads
-    divide by it or it by them; embedding and head take any tp.
-    """
-    if not layer.kind.is_block:
-        return None
-    if tp > 1 and layer.flag("attention") == "gqa":
-        heads, kv_heads = layer.shape("heads"), layer.shape("kv_heads")
-        if heads % tp:
-            return f"{heads} attention heads cannot be split over tp={tp}"
-        if kv_heads % tp and tp % kv_heads:
-            return f"{kv_heads} key and value heads cannot be split over, or shared by, tp={tp}"
-    for name, what, parts in (
-        ("ffn", "an MLP width", tp),
-        ("shared_ffn", "a shared experts' width", tp),
-        ("experts", "a number of experts", ep),
-        ("expert_ffn", "an experts' width", etp),
-    ):
-        size = layer.flag(name)
-        if isinstance(size, int) and size % parts:
-            return f"{what} of {size} cannot be split over {parts} ranks"
-    return None
-
-
 @dataclass(frozen=True)
 class Shard:
     """What one rank computes of one micro-batch through a layer.
 
     tp, ep, etp: parallel degrees. batch: sequences of the micro-batch. Raises nothing: shares
-    that do not exist are `not_divisible`'s to refuse.
+    that do not exist are `specs.layout.not_divisible`'s to refuse.
     """
 
     layer: LayerType

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from profiler.estimates.question import tilings
-from runtime.sharding import not_divisible
 from specs.gpu import gpu_type
 from specs.layer import LayerKind, LayerType
+from specs.layout import not_divisible
 from specs.model import Model
 from specs.profile import EntryStatus, LayerKey, LayerRefusal
 from specs.topology import Topology

@@ -6,7 +6,7 @@ import pytest
 
 from profiler.estimates.kernels import Attention, Gemm
 from profiler.estimates.question import tilings
-from profiler.estimates.shard import Shard, not_divisible, parameters
+from profiler.estimates.shard import Shard, parameters
 from specs.layer import LayerKind, LayerType
 from specs.model import catalogue_models, load_model
 from specs.workload import DType
@@ -68,16 +68,6 @@ def test_a_plain_block_splits_like_megatron() -> None:
     dense, _ = parameters(shard("gpt-neo-2.7b", LayerKind.BLOCK, tp=2))
     matrices = (4 * 2560 * 2560 + 2 * 2560 * 10240) // 2
     assert dense == matrices + 10240 // 2 + 2560 + 2560 + 4 * 2560
-
-
-@pytest.mark.parametrize("name", ESTIMABLE)
-def test_what_cannot_be_split_is_what_the_runtime_refuses(name: str) -> None:
-    from runtime.sharding import not_divisible as runtime_rule
-
-    for found in load_model(name).layer_types:
-        for tp in (1, 2, 3, 4, 5, 8, 16, 64):
-            for ep, etp in ((1, 1), (2, 1), (3, 2), (8, 8), (1, 7)):
-                assert not_divisible(found, tp, ep, etp) == runtime_rule(found, tp, ep, etp)
 
 
 def test_projections_of_grouped_attention_are_one_product_for_queries_keys_and_values() -> None:

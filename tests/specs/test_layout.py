@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from specs.boxes import Tag
-from specs.layout import ExpertSlice, layer_placements, tensors_of
+from specs.layer import LayerKind
+from specs.layout import ExpertSlice, layer_placements, not_divisible, tensors_of
 from specs.model import catalogue_models, load_model
 
 
@@ -61,3 +62,32 @@ def test_the_router_learns_from_all_tokens_only_where_every_rank_has_them() -> N
     assert tag(1, 2) is Tag.REPLICATED
     assert tag(1, 1) is Tag.PARTIAL
     assert tag(2, 1) is Tag.PARTIAL
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "degrees", "reason"),
+    [
+        ("llama-3-8b", LayerKind.BLOCK, (8, 1, 1), None),
+        ("llama-3-8b", LayerKind.BLOCK, (16, 1, 1), None),  # 8 key heads, each held twice
+        ("llama-3-8b", LayerKind.BLOCK, (3, 1, 1), "32 attention heads cannot be split over tp=3"),
+        ("llama-3-8b", LayerKind.HEAD, (3, 1, 1), None),
+        ("mixtral-8x7b", LayerKind.MOE_BLOCK, (2, 8, 2), None),
+        (
+            "mixtral-8x7b",
+            LayerKind.MOE_BLOCK,
+            (1, 3, 1),
+            "a number of experts of 8 cannot be split over 3 ranks",
+        ),
+        (
+            "mixtral-8x7b",
+            LayerKind.MOE_BLOCK,
+            (1, 1, 3),
+            "an experts' width of 14336 cannot be split over 3 ranks",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_said(
+    model: str, kind: LayerKind, degrees: tuple[int, int, int], reason: str | None
+) -> None:
+    [layer] = [found for found in load_model(model).layer_types if found.kind is kind]
+    assert not_divisible(layer, *degrees) == reason
