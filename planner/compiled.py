@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -18,12 +19,19 @@ import numba
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
+_COMPILES = re.compile(r"^\s*(?:from|import) (?:numba|planner\.kernel\.jit)\b", re.MULTILINE)
 
 
-def _sources() -> list[Path]:
-    folders = (_HERE / "kernel", _HERE / "policy" / "kernel")
-    files = [file for folder in folders for file in folder.glob("*.py")]
-    return sorted([*files, *_HERE.glob("*_kernel.py")])
+def _sources(here: Path = _HERE) -> list[Path]:
+    """Every file that a compiled function may be made of.
+
+    Those that import the compiler, and all others of their folder: compiled code takes constants
+    from them as they were.
+    """
+    files = [file for file in here.rglob("*.py") if file != Path(__file__)]
+    compiling = {file for file in files if _COMPILES.search(file.read_text(encoding="utf-8"))}
+    whole = {file.parent for file in compiling} - {here, here / "baselines"}
+    return sorted(compiling | {file for file in files if file.parent in whole})
 
 
 def _folder() -> Path:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_STORE = "sqlite:///arachne.db"
-FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
+FILE_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

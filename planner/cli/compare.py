@@ -1,8 +1,7 @@
-"""`arachne-plan compare`: what every planner makes of one question."""
+"""`arachne-plan compare`: what every planner makes of one question, or of a suite of them."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import click
@@ -10,6 +9,12 @@ import click
 from planner.cli.certificate import certificate_option
 from planner.cli.question import planning_options, question_of, workload_options
 from specs.door import json_option, store_option, verbosity_options
+
+# What a suite says itself, so that it cannot be said beside it.
+_OF_ONE_QUESTION = (
+    *("model", "cluster", "global_batch", "seq_len", "dtype", "optimizer"),
+    *("recompute", "no_expert_tiling"),
+)
 
 
 @click.command()
@@ -20,16 +25,41 @@ from specs.door import json_option, store_option, verbosity_options
     "--baselines",
     "planners",
     metavar="NAMES",
-    help="Planners beside the default one, with commas.  [default: all]",
+    help="Planners beside the default one, with commas.  [default: all, or as the suite says]",
 )
+@click.option(
+    "--suite",
+    metavar="NAME",
+    help="Ask every question of a suite: a YAML file, or the name of a shipped one (paper, small).",
+)
+@click.option("--tables", metavar="NAMES", help="Of the suite only these tables, with commas.")
 @click.option(
     "--budget-s",
     type=click.FloatRange(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Ceiling on each planner's search, in seconds.",
+    help="Ceiling on each planner's search, in seconds.  [default: 600, or as the suite says]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what searches draw.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Planners at once, each in a process of its own.  [default: as many as there are cores]",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the stored comparison of the same question: ask only for missing rows.",
+)
+@click.option(
+    "--retile",
+    is_flag=True,
+    help="Also tile the experts of other planners' own plans, as rows of their own.",
+)
+@click.option(
+    "--curve",
+    is_flag=True,
+    help="Also follow the best plan so far by plans priced (to 32,000; hetauto to 256,000), and "
+    "store the curves for arachne-report compare.",
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the rows here as CSV.")
 @certificate_option
 @store_option
@@ -37,8 +67,14 @@ from specs.door import json_option, store_option, verbosity_options
 @verbosity_options
 def compare(
     planners: str | None,
-    budget_s: float,
+    suite: str | None,
+    tables: str | None,
+    budget_s: float | None,
     seed: int,
+    jobs: int | None,
+    resume: bool,
+    retile: bool,
+    curve: bool,
     csv_file: str | None,
     certificate: str,
     store: str,
@@ -47,95 +83,33 @@ def compare(
 ) -> None:
     """Ask several planners the same question, price their plans alike, and show them side by side.
 
-    Each planner searches by its own rules within the same budget; what it returns is priced by
-    the one cost model. Plans, rows and search curves are stored. Exit code 1 if none has a plan.
+    Each planner searches by its own rules within the same budget, in a process of its own, as many
+    at once as there are cores; what it returns is priced by the one cost model. Plans, rows and
+    search curves are stored as they come. With --suite all questions of a file are asked, and its
+    tables printed, the paper's published figures beside ours. Exit code 1 if none has a plan.
 
-    Example: arachne-plan compare --model llama-3-8b --cluster mixed-128 --planners random
+    Example: arachne-plan compare --model llama-3-8b --cluster mixed-128 --planners random,metis
     """
-    from db.records import NewComparison
     from db.store import open_store
-    from planner.baselines import DEFAULT_PLANNER, PLANNERS, planner_named
-    from planner.cli.certificate import finite_s, prove_bound
-    from planner.cli.progress import progress
-    from planner.cli.question import read_problem, stored_options
-    from planner.cli.tables import plain_table, tally_line, wide_console
-    from planner.comparison import COLUMNS, comparison_rows, run_planner
-    from planner.result import Budget
-    from specs.door import err_console, print_json
-    from specs.files import write_atomically
+    from planner.cli.contest import Asking, ask_question, ask_suite
+    from planner.cli.progress import race_progress
+    from planner.race import Race, cores
 
-    asked = [name.strip() for name in planners.split(",")] if planners else list(PLANNERS)
-    names = list(dict.fromkeys([DEFAULT_PLANNER, *asked]))
-    for name in names:
-        planner_named(name)
-    question = question_of(options)
-    with open_store(store) as opened:
-        problem = read_problem(opened, question)
-        comparison = opened.add_comparison(
-            NewComparison(
-                title=f"{problem.model.name} on {problem.cluster.name}",
-                model=problem.model,
-                workload=problem.workload,
-                cluster=problem.cluster,
-                origin="arachne-plan compare",
-                options={
-                    **stored_options(question, seed),
-                    "planners": names,
-                    "budget_s": budget_s,
-                },
-            )
-        )
-        bound_ms = prove_bound(problem, certificate)
-        answers = []
-        for name in names:
-            with progress(name):
-                answers.append(
-                    run_planner(
-                        opened,
-                        comparison,
-                        problem,
-                        name,
-                        Budget(seconds=budget_s),
-                        seed,
-                        stored_options(question, seed),
-                        bound_ms,
-                    )
-                )
-    rows = comparison_rows(answers)
-    if csv_file:
-        import csv
-
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(csv_file, text.getvalue())
-    if as_json:
-        print_json(
-            {
-                "comparison_id": comparison,
-                "model": problem.model.name,
-                "cluster": problem.cluster.name,
-                "global_batch": problem.workload.global_batch,
-                "bound_iteration_s": bound_ms / 1000
-                if bound_ms and bound_ms < float("inf")
-                else None,
-                "profile_runs": list(problem.profiles.run_ids),
-                "rows": rows,
-            }
-        )
-    else:
-        shown = [column for column in COLUMNS if column not in ("reason", "plan_id", "seed")]
-        wide_console().print(plain_table(shown, rows))
-        bound_s = finite_s(bound_ms)
-        if bound_s is not None:
-            wide_console().print(f"certificate: no plan is faster than {bound_s:.4g} s")
-        for row in rows:
-            if row["rejected"]:
-                line = f"{row['planner']}: {tally_line(row['rejected'])}"
-                err_console().print(line, soft_wrap=True, highlight=False)
-            if row["reason"]:
-                line = f"{row['planner']}: {row['reason']}"
-                err_console().print(line, soft_wrap=True, highlight=False)
-    if not any(row["status"] == "ok" for row in rows):
+    if suite is None and tables is not None:
+        raise click.UsageError("--tables goes with --suite")
+    if suite is not None:
+        for name in _OF_ONE_QUESTION:
+            if options[name]:
+                option = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{option} does not go with --suite, whose file says it")
+    named = [name.strip() for name in planners.split(",")] if planners else None
+    asking = Asking(
+        question_of(options), named, budget_s, seed, certificate, resume, retile, curve, csv_file
+    )
+    with open_store(store) as opened, race_progress() as show, Race(jobs or cores(), show) as race:
+        if suite is None:
+            found = ask_question(opened, race, asking, as_json)
+        else:
+            found = ask_suite(opened, race, asking, suite, tables, as_json)
+    if not found:
         raise SystemExit(1)

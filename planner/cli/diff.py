@@ -20,16 +20,15 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
     """
     from db.store import open_store
     from planner.cli.plan_argument import read_plan
-    from planner.cli.tables import wide_console
     from planner.difference import plan_difference
-    from specs.door import print_json
+    from specs.door import console, print_json
 
     with open_store(store) as opened:
         found = plan_difference(read_plan(opened, first), read_plan(opened, second))
     if as_json:
         print_json(found)
         return
-    out = wide_console()
+    out = console()
     for name, side in (("first", found["first"]), ("second", found["second"])):
         time = f"{side['iteration_s']:.3f} s" if "iteration_s" in side else "not priced"
         out.print(

@@ -37,9 +37,8 @@ def evaluate(plan: str, certificate: str, store: str, as_json: bool, **options: 
         stage_table,
         summary_lines,
         template_lines,
-        wide_console,
     )
-    from specs.door import print_json
+    from specs.door import console, print_json
 
     question = question_of(options)
     with open_store(store) as opened:
@@ -53,7 +52,7 @@ def evaluate(plan: str, certificate: str, store: str, as_json: bool, **options: 
         ]
         print_json({"plans": documents} if is_list else documents[0])
         return
-    out = wide_console()
+    out = console()
     if is_list:
         rows = [
             {

@@ -54,13 +54,12 @@ def explain(
         summary_lines,
         tally_line,
         template_lines,
-        wide_console,
     )
     from planner.evaluate import evaluate_plan, plan_problem, with_bound
     from planner.explanation import explain_plan
     from planner.passes import plan_tracks
     from planner.trace import chrome_trace
-    from specs.door import print_json
+    from specs.door import console, print_json
     from specs.files import write_atomically
     from specs.units import human_ms
 
@@ -79,7 +78,7 @@ def explain(
         more: dict[str, Any] = {"explanation": found.to_json(whole)}
         print_json(answer_document(priced, more))
         return
-    out = wide_console()
+    out = console()
     for line in [*summary_lines(priced), *template_lines(priced)]:
         out.print(line, soft_wrap=True, highlight=False)
     out.print(stage_table(priced, details=True))

@@ -22,8 +22,8 @@ def list_(
     Example: arachne-plan list --model llama-3-8b
     """
     from db.store import open_store
-    from planner.cli.tables import plain_table, wide_console
-    from specs.door import err_console, print_json
+    from planner.cli.tables import plain_table
+    from specs.door import console, err_console, print_json
 
     with open_store(store) as opened:
         stored = opened.plans()
@@ -57,4 +57,4 @@ def list_(
         return
     columns = ["id", "planner", "model", "cluster", "global_batch", "iteration_s", "templates"]
     columns += ["gpus_used", "gpus", "status", "created"]
-    wide_console().print(plain_table(columns, rows))
+    console().print(plain_table(columns, rows))

@@ -59,12 +59,11 @@ def plan(
         summary_lines,
         tally_line,
         template_lines,
-        wide_console,
     )
     from planner.evaluate import with_bound
     from planner.idle import idle_reasons
     from planner.result import Budget
-    from specs.door import err_console, print_json
+    from specs.door import console, err_console, print_json
     from specs.files import write_atomically
     from specs.plan_file import plan_to_document
 
@@ -132,7 +131,7 @@ def plan(
             )
         )
         return
-    out = wide_console()
+    out = console()
     for line in [*summary_lines(found), *template_lines(found)]:
         out.print(line, soft_wrap=True, highlight=False)
     out.print(stage_table(found))

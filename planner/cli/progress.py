@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from specs.door import err_console
 from specs.units import human_ms
 
 if TYPE_CHECKING:
+    from planner.race import Standing
     from planner.search import Search
 
 
@@ -32,3 +33,19 @@ def progress(planner: str) -> Iterator[None]:
             yield
         finally:
             WATCHER.reset(token)
+
+
+@contextmanager
+def race_progress(what: str = "") -> Iterator[Callable[[dict[str, Standing]], None]]:
+    """Show how all running searches stand; gives the function that is told."""
+    with err_console().status(what or "searching") as status:
+
+        def show(standing: dict[str, Standing]) -> None:
+            parts = [
+                f"{one.label} {one.seconds:.0f} s, {one.evaluations:,} priced, "
+                + (human_ms(one.best_ms) if one.best_ms < float("inf") else "no plan yet")
+                for one in standing.values()
+            ]
+            status.update(f"{what}{': ' if what else ''}{' | '.join(parts) or 'searching'}")
+
+        yield show

@@ -16,6 +16,7 @@ from specs.workload import DType, Optimizer, Recompute
 if TYPE_CHECKING:
     from db.store import Store
     from planner.problem import Problem
+    from specs.cluster import Cluster
     from specs.model import Model
     from specs.workload import Workload
 
@@ -130,12 +131,20 @@ def read_problem(store: Store, question: Question) -> Problem:
     With `--estimate-missing`, types without profiles get estimated ones first. Raises
     ProfileMissing with the command that completes the store.
     """
-    from planner.problem import Problem
-    from planner.profiles import load_profiles
     from planner.shipped import cluster_of
 
     model, workload = model_and_workload(question)
     cluster = cluster_of(question.cluster or DEFAULT_CLUSTER)
+    return problem_of(store, question, model, workload, cluster)
+
+
+def problem_of(
+    store: Store, question: Question, model: Model, workload: Workload, cluster: Cluster
+) -> Problem:
+    """As `read_problem`, of a model, workload and cluster that something else says."""
+    from planner.problem import Problem
+    from planner.profiles import load_profiles
+
     if question.estimate_missing:
         from profiler.estimate import estimate_missing
 

@@ -66,14 +66,14 @@ def replan(
     from planner.baselines import DEFAULT_PLANNER, planner_named
     from planner.cli.plan_argument import read_plan
     from planner.cli.progress import progress
-    from planner.cli.tables import summary_lines, template_lines, wide_console
+    from planner.cli.tables import summary_lines, template_lines
     from planner.difference import plan_difference
     from planner.policy.replanning import still_stands
     from planner.problem import Problem
     from planner.profiles import load_profiles
     from planner.result import Budget
     from planner.shipped import cluster_of
-    from specs.door import err_console, print_json
+    from specs.door import console, err_console, print_json
     from specs.errors import PlanError
     from specs.files import write_atomically
     from specs.plan_file import plan_to_document
@@ -140,7 +140,7 @@ def replan(
             )
         )
         return
-    out = wide_console()
+    out = console()
     for line in [*summary_lines(found), *template_lines(found)]:
         out.print(line, soft_wrap=True, highlight=False)
     if standing is None:

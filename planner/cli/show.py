@@ -29,9 +29,8 @@ def show(plan: str, output: str | None, store: str, as_json: bool) -> None:
         summary_lines,
         tally_line,
         template_lines,
-        wide_console,
     )
-    from specs.door import print_json
+    from specs.door import console, print_json
     from specs.files import write_atomically
     from specs.plan_file import plan_to_document
 
@@ -56,7 +55,7 @@ def show(plan: str, output: str | None, store: str, as_json: bool) -> None:
         unpriced = {"plan": plan_to_document(given), **more}
         print_json(answer_document(given, more) if given.prediction else unpriced)
         return
-    out = wide_console()
+    out = console()
     if given.prediction:
         for line in summary_lines(given):
             out.print(line, soft_wrap=True, highlight=False)

@@ -6,25 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from planner.answer import figures, stage_rows
-from specs.door import console
 from specs.units import human_bytes, human_ms
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from specs.plan import Plan
 
-FILE_WIDTH = 160  # columns where stdout is no terminal: nobody wants a cut table in a file
 BAR = 12  # characters of a memory bar
-
-
-def wide_console() -> Console:
-    """The console for data; wide enough for any table where it is not a terminal."""
-    out = console()
-    if not out.is_terminal:
-        out.width = max(out.width, FILE_WIDTH)
-    return out
 
 
 def memory_bar(need: float, limit: float) -> str:
