@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from reports.runs import RunTime, Statistic, median_absolute_deviation, run_time
+from reports.stage_errors import StageError, stage_errors
 from specs.plan import Plan
 from specs.prediction import Prediction
 from specs.profile import Source
@@ -29,6 +30,7 @@ class AccuracyRow:
     GPUs the plan holds, by type. machines: nodes it runs on. layout: depth, TP, replicas and
     micro-batch per template, in short. run_to_run: spread of the plan's runs on this host, a share
     of their median; None with fewer than two. Peaks are of the fullest GPU; None where unknown.
+    stages: term by term, where the run recorded them.
     """
 
     plan_id: int
@@ -48,6 +50,7 @@ class AccuracyRow:
     profile_runs: tuple[int, ...]
     predicted_peak_bytes: float | None
     run_to_run: float | None = None
+    stages: tuple[StageError, ...] = ()
 
     @property
     def measured_ms(self) -> float:
@@ -121,6 +124,7 @@ class AccuracyRow:
             "memory_error_percent": (
                 None if self.memory_error is None else 100 * self.memory_error
             ),
+            "stages": [stage.to_json() for stage in self.stages],
         }
 
 
@@ -217,6 +221,9 @@ def accuracy_of(plans: Sequence[StoredPlan], measurements: Sequence[StoredMeasur
                     time=time,
                     profile_runs=prediction.profile_runs,
                     predicted_peak_bytes=fullest_gpu_bytes(prediction),
+                    stages=stage_errors(
+                        plan.plan, (stored.measurement for stored in group), time.iteration_ms
+                    ),
                 )
             )
     measured = {stored.plan_id for stored in measurements}

@@ -9,11 +9,13 @@ from reports.accuracy import AccuracyRow
 from reports.figures import Figure, Table
 
 _RUN = ("plan_id", "run", "model", "gpus", "planner", "source", "host")
+_STAGE = ("plan_id", "run", "source", "template", "stage", "role", "gpu", "term")
 _MEMORY = ("predicted_peak_bytes", "measured_peak_bytes", "memory_error_percent")
 
 
 def _record(row: AccuracyRow) -> dict[str, Any]:
     record = row.to_json()
+    del record["stages"]  # they have a table of their own
     record["gpus"] = row.gpu_label
     record["profile_runs"] = " ".join(map(str, row.profile_runs))
     record["hardware"] = row.hardware
@@ -30,6 +32,39 @@ def every_run(rows: Sequence[AccuracyRow]) -> Table:
     """All that is known of every run, in full precision."""
     records = [_record(row) for row in rows]
     return _table(records, *(records[0] if records else ()))
+
+
+def stage_table(rows: Sequence[AccuracyRow]) -> Table:
+    """Every term of every stage of the runs that recorded them."""
+    return Table(
+        (*_STAGE, "predicted_ms", "measured_ms", "error_percent", "share_percent"),
+        tuple(
+            (
+                *(row.plan_id, row.run, row.source, stage.template, stage.stage, stage.role),
+                *(stage.gpu, term.term, term.predicted_ms, term.measured_ms),
+                None if term.error is None else 100 * term.error,
+                100 * stage.share(term),
+            )
+            for row in rows
+            for stage in row.stages
+            for term in stage.terms
+        ),
+    )
+
+
+def terms_figure(rows: Sequence[AccuracyRow]) -> Figure:
+    """Which term of which stage was predicted wrong, and what that weighs."""
+    return Figure(
+        "terms",
+        "By stage and by term",
+        "Each point is a stage of a run: predicted less measured time of one term, in percent of "
+        "the iteration. Compute holds the collectives inside layers; communication is what a stage "
+        "sends to its neighbours.",
+        stage_table(rows),
+        drawn_by="terms",
+        wide=True,
+        height=460,
+    )
 
 
 def accuracy_figures(rows: Sequence[AccuracyRow]) -> tuple[Figure, ...]:
@@ -99,4 +134,5 @@ def accuracy_figures(rows: Sequence[AccuracyRow]) -> tuple[Figure, ...]:
             wide=True,
             height=420,
         ),
+        *([terms_figure(rows)] if any(row.stages for row in rows) else []),
     )

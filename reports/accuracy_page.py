@@ -13,6 +13,7 @@ from reports.accuracy_figures import accuracy_figures, every_run
 from reports.figures import significant
 from reports.page import Page, Provenance
 from reports.regression import SCHEMA_VERSION, THRESHOLD_POINTS, Regression, fingerprint
+from reports.stage_errors import TERMS
 from reports.summary import ErrorSummary, by_source, by_source_and_hardware, overall
 
 if TYPE_CHECKING:
@@ -219,6 +220,30 @@ def pack(rows: Sequence[AccuracyRow]) -> dict[str, Any]:
     return {
         "count": len(rows),
         "text": {name: _indexed(values) for name, values in text.items()},
+        "numbers": numbers,
+        "stages": _pack_stages(rows),
+    }
+
+
+def _pack_stages(rows: Sequence[AccuracyRow]) -> dict[str, Any]:
+    """The stages of all rows in the same form; `row` is the index of the run they are of."""
+    stages = [(i, stage) for i, row in enumerate(rows) for stage in row.stages]
+    numbers: dict[str, list[Any]] = {
+        "row": [i for i, _ in stages],
+        "template": [stage.template for _, stage in stages],
+        "stage": [stage.stage for _, stage in stages],
+    }
+    for t, term in enumerate(TERMS):
+        both = [(stage, stage.terms[t]) for _, stage in stages]
+        numbers[f"{term}_predicted"] = [significant(found.predicted_ms, 5) for _, found in both]
+        numbers[f"{term}_measured"] = [significant(found.measured_ms, 5) for _, found in both]
+        numbers[f"{term}_share"] = [significant(100 * s.share(found), 4) for s, found in both]
+    return {
+        "count": len(stages),
+        "text": {
+            "role": _indexed([stage.role for _, stage in stages]),
+            "gpu": _indexed([stage.gpu for _, stage in stages]),
+        },
         "numbers": numbers,
     }
 

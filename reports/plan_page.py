@@ -16,7 +16,8 @@ from reports.figures import Figure
 from reports.page import Page, Provenance
 from reports.pipeline_picture import cluster_figure, layers_in_words, pipeline_figure
 from reports.plan_figures import memory_figure, parts_figure, runs_figure, stage_time_figure
-from reports.timeline import timeline_figure
+from reports.stage_errors import StageError
+from reports.timeline import end_of, measured_figure, timeline_figure
 from specs.errors import ProfileMissing
 from specs.plan import Plan
 from specs.plan_file import plan_hash, plan_to_document
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from db.store import Store
     from planner.explanation import Explanation
     from planner.trace import Track
+    from specs.measurement import RunTrace
     from specs.profile import ProfileRun
 
 PRICE_TOLERANCE = 1e-6  # a stored prediction and today's price of the same profiles differ by less
@@ -37,7 +39,7 @@ class PlanFacts:
 
     plan: with its prediction. stored: as in the store, None for a plan that is only a file.
     explanation and tracks: None where the store lacks profiles to simulate it, `missing` says
-    which. priced_ms: what the store's profiles give today.
+    which. priced_ms: what the store's profiles give today. trace: of the newest run that kept one.
     """
 
     plan: Plan
@@ -49,6 +51,7 @@ class PlanFacts:
     tracks: tuple[Track, ...] = ()
     priced_ms: float | None = None
     missing: str = ""
+    trace: RunTrace | None = None
 
     @property
     def name(self) -> str:
@@ -82,10 +85,12 @@ def read_plan_facts(store: Store, plan: Plan, stored: StoredPlan | None) -> Plan
         missing = str(error)
     measurements = tuple(store.measurements(stored.id)) if stored else ()
     rows = accuracy_of([stored], measurements).rows if stored else ()
+    traces = store.traces(stored.id) if stored else []
+    trace = traces[-1].trace if traces else None
     used = set(plan.prediction.profile_runs) if plan.prediction else set()
     runs = tuple(run for run in store.profile_runs() if run.id in used)
     return PlanFacts(
-        plan, stored, rows, measurements, runs, explanation, tracks, priced_ms, missing
+        plan, stored, rows, measurements, runs, explanation, tracks, priced_ms, missing, trace
     )
 
 
@@ -100,8 +105,11 @@ def plan_page(
     assert prediction is not None  # read_plan_facts prices a plan that has none
     numbers = plan_figures(plan)
     drawn: list[Figure] = [pipeline_figure(plan), cluster_figure(plan)]
+    until_ms = end_of(facts.tracks, facts.trace)
     if facts.tracks:
-        drawn.append(timeline_figure(facts.tracks))
+        drawn.append(timeline_figure(facts.tracks, until_ms))
+    if facts.trace:
+        drawn.append(measured_figure(facts.trace, until_ms))
     drawn += [
         parts_figure(plan, prediction),
         stage_time_figure(plan, prediction),
@@ -113,6 +121,7 @@ def plan_page(
     if facts.tracks:
         trace = chrome_trace(facts.tracks, {"plan": facts.name})
         files[f"{facts.name}-trace.json"] = json.dumps(trace) + "\n"
+    measured_run, measured_stages = _measured_stages(facts)
     bound = prediction.bound_iteration_ms
     return Page(
         name=facts.name,
@@ -132,6 +141,8 @@ def plan_page(
             "stages": _stage_rows(plan),
             "limits": _limits(facts),
             "changed": _changed(facts),
+            "measured_run": measured_run,
+            "measured_stages": measured_stages,
             "command": f"arachne-run {facts.name}.json",
             "links": links,
         },
@@ -147,6 +158,15 @@ def _stage_rows(plan: Plan) -> list[dict[str, Any]]:
         row["layers"] = layers_in_words(plan, stage)
         row["fill"] = 100 * row["memory_bytes"]["total"] / row["limit_bytes"]
     return rows
+
+
+def _measured_stages(facts: PlanFacts) -> tuple[str, tuple[StageError, ...]]:
+    """The newest run that recorded its stages, and these; empty where none did."""
+    found = [row for row in facts.runs if row.stages]
+    if not found:
+        return "", ()
+    newest = max(found, key=lambda row: row.recorded)
+    return newest.run, newest.stages
 
 
 def _limits(facts: PlanFacts) -> list[str]:

@@ -97,7 +97,20 @@ Arachne.Figure = class {
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
       toImageButtonOptions: { format: "png", scale: 2, filename: this.file },
       modeBarButtonsToAdd: [{ name: "svg", title: "Download plot as SVG", icon: Plotly.Icons.disk, click: () => this.save("svg") }],
-    });
+    }).then(() => this.clearModebar());
+  }
+
+  // The legend and plotly's buttons share the space above the plot: where they would overlap, the
+  // legend goes below the buttons.
+  clearModebar() {
+    const legend = this.plot.querySelector(".legend .bg");
+    const buttons = this.plot.querySelector(".modebar");
+    if (!legend || !buttons) return undefined;
+    const a = legend.getBoundingClientRect();
+    const b = buttons.getBoundingClientRect();
+    if (!a.width || a.right <= b.left || a.top >= b.bottom || a.bottom <= b.top) return undefined;
+    const top = this.plot._fullLayout._size.t; // what the legend itself has pushed the plot down by
+    return Plotly.relayout(this.plot, { "margin.t": Math.ceil(top + b.bottom - a.top + 2) });
   }
 
   csv() {

@@ -8,6 +8,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.reports.stores import (
     named,
     predicted,
     profile_run,
+    stage_times_of,
     straight_plan,
 )
 
@@ -400,3 +402,67 @@ def test_data_of_the_page_is_the_data_of_the_store(
     data = json.loads(str(page.locator("#data").text_content()))["rows"]
     assert data["numbers"]["predicted_ms"] == pytest.approx([r.predicted_ms for r in rows])
     assert data["numbers"]["error"] == pytest.approx([100 * r.error for r in rows], rel=1e-6)
+
+
+def _overlaps(page: Any, figure: str) -> list[bool]:
+    """Whether legend and buttons of a figure share any pixel; empty where it has no legend."""
+    page.locator(f'[data-figure="{figure}"]').scroll_into_view_if_needed()
+    page.wait_for_selector(f'[data-figure="{figure}"] .main-svg')
+    page.wait_for_timeout(150)
+    found = page.evaluate(
+        """figure => {
+            const plot = document.querySelector(`[data-figure="${figure}"] .plot`);
+            const a = plot.querySelector(".legend .bg"), b = plot.querySelector(".modebar");
+            if (!a || !b) return [];
+            const [p, q] = [a.getBoundingClientRect(), b.getBoundingClientRect()];
+            return [p.right > q.left && p.left < q.right && p.bottom > q.top && p.top < q.bottom];
+        }""",
+        figure,
+    )
+    return [bool(one) for one in found]
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 700])
+def test_legends_stay_clear_of_the_buttons(
+    width: int, store: Store, tmp_path: Path, visit: Start
+) -> None:
+    fill_with_runs(store, 40, per_plan=4)
+    page = visit(viewport={"width": width, "height": 900}).open(make(store, tmp_path))
+    names = page.locator("[data-figure]").evaluate_all("all => all.map(f => f.dataset.figure)")
+    seen = [overlap for name in names for overlap in _overlaps(page, name)]
+    assert len(seen) >= 4
+    assert not any(seen)
+    choose(page, "source", "measured")  # drawn again, with another legend
+    assert _overlaps(page, "scatter") in ([], [False])
+
+
+def test_terms_of_stages_follow_the_filters(store: Store, tmp_path: Path, visit: Start) -> None:
+    for source, factor, gpu in ((Source.MEASURED, 1.25, "h100"), (Source.ESTIMATED, 0.5, "a6000")):
+        run = profile_run(store, source, source.value)
+        plan = predicted(
+            straight_plan(cluster_of((gpu, 1, 3)), planner=source.value),
+            110.0,
+            runs=[run],
+            sources=[source.value],
+        )
+        rows = iterations([100.0, 102.0, 101.0])
+        plan_id = store.add_plan(plan)
+        store.add_measurements(
+            plan_id, [replace(row, stages=stage_times_of(plan, factor)) for row in rows]
+        )
+    page = visit(accept_downloads=True).open(make(store, tmp_path))
+    figure = page.locator('[data-figure="terms"]')
+    figure.scroll_into_view_if_needed()
+    page.wait_for_selector('[data-figure="terms"] .main-svg')
+    assert "6 stages of 2 runs" in figure.inner_text()
+    assert page.locator("#terms tbody tr").count() == 2 * 4 * 3
+    choose(page, "source", "measured")
+    assert "3 stages of 1 run" in figure.inner_text()
+    assert page.locator("#terms tbody tr").count() == 4 * 3
+    errors = {text.strip() for text in cells(page, "terms", 7)}
+    assert errors == {words.signed_percent(-20.0)}
+    rows_shown = page.evaluate("Arachne.figures.terms.made.rows()")
+    assert len(rows_shown) == 3 * 4
+    assert [row[7] for row in rows_shown[:4]] == ["compute", "communication", "sync", "update"]
+    kept = list(csv.reader((tmp_path / "accuracy-terms.csv").open()))
+    assert len(kept) == 1 + 2 * 3 * 4

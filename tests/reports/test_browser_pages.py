@@ -7,6 +7,7 @@ import functools
 import io
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ from tests.reports.stores import (
     iterations,
     named,
     predicted,
+    stage_times_of,
     straight_plan,
+    trace_of,
 )
 
 pytestmark = pytest.mark.browser
@@ -57,6 +60,9 @@ def fill(store: Store) -> int:
     time = priced.prediction.iteration_ms
     for run in ("first", "second"):
         rows = iterations([time, 1.1 * time, 0.9 * time], run=run, peak=10**9, drift=0.01)
+        if run == "second":
+            rows = [replace(row, stages=stage_times_of(plan)) for row in rows]
+            store.add_trace(plan_id, trace_of(plan, run))
         store.add_measurements(plan_id, rows)
     return plan_id
 
@@ -97,11 +103,13 @@ def test_all_pages_of_a_set_open_on_a_desk_and_on_a_phone(
     phone = visit(viewport={"width": 360, "height": 700}, is_mobile=True, color_scheme="dark")
     expected = {
         "index": [],
-        "accuracy": ["scatter", "histogram", "groups", "noise", "trend", "memory"],
+        "accuracy": ["scatter", "histogram", "groups", "terms", "noise", "trend", "memory"],
         "compare": ["throughput", "search", "space", "curves"],
         "profile": ["heat", "rate", "estimates", "linkTime", "linkBus"],
         "reconfigure": ["phases", "repeats"],
-        f"plan-{plan_id}": ["pipeline", "cluster", "parts", "timeline", "stages", "memory", "runs"],
+        f"plan-{plan_id}": [
+            *("pipeline", "cluster", "parts", "timeline", "measured", "stages", "memory", "runs"),
+        ],
     }
     assert {path.stem for path in folder.glob("*.html")} == set(expected)
     for name, figures in expected.items():
@@ -155,8 +163,17 @@ def test_a_plan_page_says_what_the_plan_is(pages: tuple[Path, int], visit: Start
             assert b"rgb(38, 81, 194)" in saved
         else:
             assert len(list(csv.reader(io.StringIO(saved.decode())))) == 4
-    rows = page.locator("section:has(#h-runs) .spaced tbody tr")
+    rows = page.locator("section:has(#h-runs) [aria-labelledby=h-runs] tbody tr")
     assert rows.count() == 2
+    terms = page.locator("[aria-label='Stages, predicted and measured']")
+    assert "Stages of run second" in terms.inner_text()
+    assert terms.locator("tbody tr").count() == 3 * 4
+    assert "Iteration 3 of run second" in page.inner_text('[data-figure="measured"]')
+    scales = [
+        page.evaluate(f"Arachne.figures.{name}.spec.layout.xaxis.range")
+        for name in ("timeline", "measured")
+    ]
+    assert scales[0] == scales[1]
 
 
 def test_layers_and_links_can_be_chosen(pages: tuple[Path, int], visit: Start) -> None:
