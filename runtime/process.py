@@ -18,6 +18,15 @@ def die_with_parent(parent: int) -> None:
         sys.exit("the command that started this process is gone")
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and is not one that has ended and nobody has asked after."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
 def core_for(number: int, cores: list[int]) -> int:
     """The core of process `number` on a host: round robin over those that may be used."""
     return cores[number % len(cores)]

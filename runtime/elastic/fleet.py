@@ -14,6 +14,7 @@ from typing import Any
 
 from runtime.elastic.endpoint import AgentLink
 from runtime.elastic.messages import Holds, NodeOffer, Paused, Ready, Started, WorkerFact
+from runtime.process import is_running
 from specs.cluster import Cluster, Node
 from specs.errors import HostError
 from specs.gpu import gpu_type
@@ -226,7 +227,7 @@ class Fleet:
                 process.wait()
             pids.discard(process.pid)
         while pids and time.monotonic() < deadline:
-            pids = {pid for pid in pids if os.path.exists(f"/proc/{pid}")}
+            pids = {pid for pid in pids if is_running(pid)}
             time.sleep(0.05)
         for pid in pids:  # agents that a controller before this one has started
             with contextlib.suppress(ProcessLookupError, PermissionError):

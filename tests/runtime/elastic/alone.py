@@ -9,7 +9,7 @@ import torch
 
 from runtime.data import SyntheticSamples
 from runtime.executor import Executor
-from tests.runtime.elastic.live import cluster_of, model, pipeline
+from tests.runtime.elastic.live import LEARNING_RATE, cluster_of, model, pipeline
 from tests.runtime.ranks import run_ranks
 
 
@@ -17,7 +17,7 @@ def _train(rank: int, steps: int) -> list[float]:
     plan = pipeline(cluster_of(1))
     samples = SyntheticSamples(int(model().config["vocab_size"]), 3)
     executor = Executor(
-        plan, 0, device=torch.device("cpu"), samples=samples, seed=3, learning_rate=0.01
+        plan, 0, device=torch.device("cpu"), samples=samples, seed=3, learning_rate=LEARNING_RATE
     )
     return [executor.step(iteration).loss for iteration in range(steps)]
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runtime.process import is_running
 from tests.runtime.elastic.alone import compare
-from tests.runtime.elastic.live import Live, alive, cluster_of, orphans, pipeline
+from tests.runtime.elastic.live import Live, cluster_of, orphans, pipeline
 
 
 def test_two_three_four_two_processes_train_as_one_that_is_never_moved(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_two_three_four_two_processes_train_as_one_that_is_never_moved(tmp_path:
     # Nobody who stayed was started anew.
     assert {full[name] for name in first} == set(first.values())
     assert last == {name: full[name] for name in last}
-    assert not any(alive(pid) for pid in full.values())
+    assert not any(is_running(pid) for pid in full.values())
     assert orphans() == []
     changes = live.notes.changes
     assert [change.origin for change in changes] == ["seed"] + ["memory"] * 4
