@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.kernel.engine import NO_CEILING
 from planner.policy.composition import Composition
+from planner.policy.kernel.rolls import TRIED
 from planner.policy.kernel.scene import LEVEL_OF
 from planner.policy.network import initial_parameters
 from planner.policy.rollout import parameters_of, run_episodes
@@ -52,29 +53,32 @@ class Schedule:
     goes_on: bool = False
 
     def __str__(self) -> str:
-        walks = ", ".join(f"{r.starts} walks of {r.moves:,} moves" for r in self.rounds)
-        return f"{self.rollouts} rollouts" + (f", {walks}" if walks else "")
+        return f"{self.rollouts} rollouts" + "".join(f", {r.starts} walks" for r in self.rounds)
 
 
 def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
     """The schedule of `arachne` on so many GPUs: chosen so that 128 take half a second.
 
-    Small clusters are priced faster and large ones have more to find, so both walk further. Walks
-    begin hot (2 % of the iteration): from 0.4 % they stayed where the policy had begun
-    (benchmarks/results, held-out compositions).
+    Four times from new rollouts, for what one of them misses another may find: with the same moves
+    this was better than walking on from one set of rollouts. Walks begin hot (2 % of the
+    iteration): from 0.4 % they stayed where the policy had begun (both chosen on `selection` of
+    benchmarks/held_out.py). Large clusters have more to find, so there they are longer.
     """
-    scale = 1.5 if gpus < 96 else 1.0 if gpus < 256 else 1.5 if gpus < 512 else 2.0
+    scale = 1.0 if gpus < 256 else 1.5 if gpus < 512 else 2.0
     rounds = (
-        Round(8, round(500 * scale), 0.02),
-        Round(4, round(2000 * scale), 0.02),
-        Round(2, round(3500 * scale), 0.01),
+        Round(4, round(750 * scale), 0.02),
+        Round(2, round(2000 * scale), 0.02),
+        Round(1, round(3000 * scale), 0.01),
     )
-    return Schedule(rounds=rounds, goes_on=goes_on)
+    return Schedule(rollouts=32, batch=32, rounds=rounds, restarts=4, goes_on=goes_on)
 
 
+USUAL_PRICES = 3.5  # evaluations a template of a rollout without experts, at most about
+LEAST_MOVES = 50
 SHARE_A_WALK = 0.25  # of what a budget in seconds leaves, the most that one walk may take
 FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
 KEPT = 4
+ALTERNATIVES_S = 1.0  # a budget that is nearly over does not pay for assembling more than one plan
 
 
 class Planning:
@@ -95,6 +99,7 @@ class Planning:
             _load_code(self.composition, self.walker)
         self.search = Search(problem, planner, budget, time.perf_counter() - ready_s)
         self.found: dict[tuple[Any, ...], Start] = {}
+        self.pace: float | None = None  # of what a schedule's moves are scaled by
 
     def run(self, parameters: Mapping[str, Array]) -> PlanResult:
         """Search, and answer with the best plan met."""
@@ -128,6 +133,7 @@ class Planning:
     def _rollouts(self, parameters: Mapping[str, Array], draw: np.random.Generator) -> list[Start]:
         network = parameters_of(parameters, self.composition)
         starts: list[Start] = []
+        before, templates = self.search.evaluations, 0
         for _ in range(0, self.schedule.rollouts, self.schedule.batch):
             if self.search.spent:
                 break
@@ -140,6 +146,7 @@ class Planning:
                 most_evaluations=self._ceiling(),
             )
             rolls, times = episodes.rolls, episodes.best_ms
+            templates += int(rolls.whole[:, TRIED].sum())
             for row in np.flatnonzero(np.isfinite(times)):
                 prefix = np.where(rolls.times[row] > 0, rolls.times[row], np.inf)
                 count = int(prefix.argmin()) + 1
@@ -147,11 +154,16 @@ class Planning:
             self._count()
             for start in starts[-self.schedule.batch :]:
                 self._offer(start)
+        priced = self.search.evaluations - before
+        if self.pace is None and templates:
+            # With experts a template is priced in many tilings: fewer moves take as long.
+            self.pace = min(1.0, USUAL_PRICES * templates / max(priced, 1))
         return starts
 
     def _walk(self, start: Start, round_: Round, seed: int) -> Start:
+        moves = max(min(LEAST_MOVES, round_.moves), round(round_.moves * (self.pace or 1.0)))
         _, best = self.walker.walk(
-            start, round_.moves, round_.hot, round_.cold, seed, most_evaluations=self._ceiling()
+            start, moves, round_.hot, round_.cold, seed, most_evaluations=self._ceiling()
         )
         self._count()
         if best.templates:
@@ -197,7 +209,9 @@ class Planning:
     def _answer(self, finished: bool, turns: int) -> PlanResult:
         # Filling a plan again to read it out prices nothing new.
         evaluations, tally = self.engine.evaluations, self.engine.tally()
-        for start in self._best(KEPT):
+        seconds = self.search.budget.seconds
+        late = seconds is not None and seconds - self.search.seconds < ALTERNATIVES_S
+        for start in self._best(1 if late else KEPT):
             self.search.offer(start.iteration_ms, self.walker.templates(start))
         self.search.evaluations = evaluations
         self.search.rejected.update(tally.rejected)

@@ -1,22 +1,44 @@
 """What the default schedule does."""
 
-from planner.policy.planning import Schedule, default_schedule, distinct
+from benchmarks.held_out import even, trained
+from planner.policy.network import initial_parameters
+from planner.policy.planning import Planning, Round, Schedule, default_schedule, distinct
 from planner.policy.start import Start
+from planner.problem import Problem
+from planner.result import Budget
 
 
 def moves(schedule: Schedule) -> int:
-    return sum(round_.starts * round_.moves for round_ in schedule.rounds)
+    return schedule.restarts * sum(round_.starts * round_.moves for round_ in schedule.rounds)
 
 
-def test_the_schedule_of_128_gpus_makes_nineteen_thousand_moves() -> None:
-    # 8 x 500 + 4 x 2000 + 2 x 3500
-    assert moves(default_schedule(128)) == 19_000
-    assert default_schedule(128).rollouts == 128
+def test_the_schedule_of_128_gpus_makes_forty_thousand_moves() -> None:
+    # 4 x (4 x 750 + 2 x 2000 + 3000)
+    assert moves(default_schedule(128)) == 40_000
+    assert default_schedule(128).rollouts * default_schedule(128).restarts == 128
 
 
-def test_small_and_large_clusters_walk_further() -> None:
-    assert moves(default_schedule(16)) == moves(default_schedule(300)) == 28_500
-    assert moves(default_schedule(2048)) == 38_000
+def test_large_clusters_walk_further() -> None:
+    assert moves(default_schedule(16)) == 40_000
+    assert moves(default_schedule(300)) == 60_000
+    assert moves(default_schedule(2048)) == 80_000
+
+
+def test_moves_are_fewer_where_a_template_is_priced_more_often() -> None:
+    schedule = Schedule(rollouts=16, batch=16, rounds=(Round(1, 400, 0.02),))
+    cluster = even("even", {"h100": 64}, 4)
+    priced = {}
+    for model in ("llama-3-8b", "mixtral-8x7b"):
+        one = trained(model)
+        problem = Problem(one.model, one.workload, cluster, one.profiles)
+        planning = Planning(problem, "arachne", Budget(), 0, schedule)
+        planning.run(initial_parameters(0))
+        priced[model] = planning.search.evaluations
+        assert planning.pace is not None
+        assert planning.pace <= 1
+        assert (planning.pace < 0.5) == (model == "mixtral-8x7b")
+    # A move with experts is priced about twenty times as often; that many moves are left out.
+    assert priced["mixtral-8x7b"] < 6 * priced["llama-3-8b"]
 
 
 def test_starts_are_distinct_by_the_kinds_of_the_first_template() -> None:
