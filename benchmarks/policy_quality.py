@@ -70,7 +70,7 @@ class Benchmark:
         numbers = range(len(self.problems))
         if self.asked.numbers:
             numbers = [int(n) for n in self.asked.numbers.split(",")]
-        for columns in (COLUMNS, LONG if self.asked.long else ()):
+        for columns in (tuple(COLUMNS), *((column,) for column in LONG if self.asked.long)):
             for number in numbers:
                 for column in ("policy", *(c for c in columns if c != "policy")):
                     self._search(number, column)

@@ -39,6 +39,12 @@ class Budget:
                 f"{self.seconds} seconds and {self.evaluations} evaluations"
             )
 
+    def less(self, seconds: float) -> Budget:
+        """What is left after something else took so many seconds; at least half, to plan at all."""
+        if self.seconds is None:
+            return self
+        return Budget(max(self.seconds - seconds, self.seconds / 2), self.evaluations)
+
     def spent(self, seconds: float, evaluations: int) -> bool:
         """Whether a search that took this much must stop."""
         return (self.seconds is not None and seconds >= self.seconds) or (

@@ -77,7 +77,7 @@ def plan(
         problem = read_problem(opened, question)
         reading_s = time.perf_counter() - began
         with progress(name):
-            result = search(problem, Budget(seconds=budget_s or DEFAULT_BUDGET_S), seed)
+            result = search(problem, Budget(budget_s or DEFAULT_BUDGET_S).less(reading_s), seed)
         planning_s = reading_s + result.planning_s
         bound_ms = prove_bound(problem, certificate)
         if result.plan is None:

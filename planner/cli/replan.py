@@ -95,7 +95,7 @@ def replan(
         reading_s = time.perf_counter() - began
         standing, why_not = still_stands(problem, old)
         with progress(name):
-            result = search(problem, Budget(seconds=budget_s), seed)
+            result = search(problem, Budget(seconds=budget_s).less(reading_s), seed)
         found, kept = result.plan, False
         if (
             keep_if_better

@@ -1,5 +1,7 @@
 """The planners `arachne` and `annealing` by their promises."""
 
+from time import process_time
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from planner.policy.training.clusters import node_of
 from planner.problem import Problem
 from planner.profiles import Origin, ProfileSet
 from planner.result import Budget, PlanResult, Status
+from planner.search import Search
 from profiler.estimates.question import Question, answer
 from specs.cluster import Cluster
 from specs.model import load_model
@@ -64,6 +67,33 @@ def test_evaluations_are_a_ceiling() -> None:
         found = small(problem, Budget(evaluations=ceiling)).evaluations
         # one structure is looked at in its sizes and placements before the count is asked again
         assert found <= ceiling + 10
+
+
+def test_what_reading_took_comes_out_of_the_budget() -> None:
+    assert Budget(3.0, 7).less(0.5) == Budget(2.5, 7)
+    assert Budget(1.0).less(5.0) == Budget(0.5)  # half is kept, or there would be no plan
+    assert Budget(None, 7).less(5.0) == Budget(None, 7)
+
+
+@pytest.mark.parametrize("gpus", [1024, 4096])
+def test_the_clock_is_looked_at_often_enough_for_small_budgets(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks pass at most 0.2 s of this process's own time, and none is past the end."""
+    cluster = cluster_of_sizes(*[(gpu, 8) for gpu in ("h100", "a6000") for _ in range(gpus // 16)])
+    looks: list[float] = []
+    spent = Search.spent.fget  # type: ignore[attr-defined]
+
+    def looked(search: Search) -> bool:
+        looks.append(process_time())
+        return bool(spent(search))
+
+    monkeypatch.setattr(Search, "spent", property(looked))
+    result = arachne.plan_on(problem_on("llama-3-8b", cluster), Budget(seconds=1.0), 0)
+    looks.append(process_time())  # with the plan assembled
+    assert result.plan is not None
+    assert not result.alternatives  # they are not assembled when the time is over
+    assert float(np.diff(looks).max()) < 0.2
 
 
 def test_going_on_is_at_least_as_good_and_ends_with_the_budget() -> None:
