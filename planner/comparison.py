@@ -18,7 +18,7 @@ from specs.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from db.records import ComparisonRow, NewComparison
+    from db.records import ComparisonRow, NewComparison, StoredComparison
     from db.store import Store
 
 COLUMNS = (
@@ -148,7 +148,7 @@ def run_contest(
     question = contest.question
     old = store.find_comparison(question) if resume else None
     comparison = old.id if old else store.add_comparison(question)
-    answers = {row.planner: _stored_answer(store, row) for row in old.rows} if old else {}
+    answers = {one.planner: one for one in stored_answers(store, old)} if old else {}
     tasks = contest.tasks()
     order = []
     for task in tasks:
@@ -249,6 +249,11 @@ def _store_answer(
     if points:
         store.add_search_curve(comparison, SearchCurve(task.label, points, task.seed))
     return Answer(task.label, result, plan_id)
+
+
+def stored_answers(store: Store, stored: StoredComparison) -> list[Answer]:
+    """The answers of a comparison that was made before, with their plans."""
+    return [_stored_answer(store, row) for row in stored.rows]
 
 
 def _stored_answer(store: Store, row: ComparisonRow) -> Answer:

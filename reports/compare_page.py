@@ -6,18 +6,21 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from planner.published import Beside, Said, beside, published
 from reports import words
 from reports.comparisons import AnswerRow, Comparisons, by_planner, median_curve
 from reports.figures import Figure, Table, significant
+from reports.growth_figures import growth_figures
 from reports.page import Page, Provenance
 
 if TYPE_CHECKING:
     from db.records import CurvePoint, StoredCurve
 
 _COLUMNS = (
-    *("comparison_id", "question", "suite", "model", "cluster", "gpus", "planner", "status"),
-    *("reason", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations"),
-    *("plan_id", "depth", "templates", "mix", "layout", "gpus_used"),
+    *("comparison_id", "question", "suite", "table", "model", "cluster", "gpus", "planner"),
+    *("status", "reason", "iteration_ms", "samples_per_s", "relative_percent", "search_s"),
+    *("evaluations", "plan_id", "depth", "templates", "mix", "layout", "gpus_used", "gpus_idle"),
+    *("fits", "stages"),
 )
 
 
@@ -51,6 +54,8 @@ def compare_page(
             "questions": found.questions,
             "summaries": by_planner(found.answers),
             "lead": _lead(found),
+            "published": _published(found),
+            "paper": published().source,
             "refusals": [
                 (planner, reason, count) for (planner, reason), count in refusals.most_common(200)
             ],
@@ -66,6 +71,7 @@ def compare_page(
             "planners": planners,
             "curves": packed_curves(found),
             "plan_pages": sorted(set(plan_pages)),
+            "backdrop": _packed_backdrop(found),
         },
         scripts=("compare.js",),
     )
@@ -82,6 +88,38 @@ def _lead(found: Comparisons) -> str:
         "fastest plan, or one within 0.1 % of it, "
         f"in {best.wins} of {best.questions}."
     )
+
+
+def _published(found: Comparisons) -> list[Beside]:
+    """The paper's figures beside those of its suite; nothing where that was never asked."""
+    said = [
+        Said(
+            cell=str(answer.comparison_id),
+            table=answer.table,
+            planner=answer.planner,
+            iteration_ms=answer.iteration_ms if answer.fits else None,
+            search_s=answer.search_s,
+            refused=sum(answer.rejected.values()),
+        )
+        for answer in found.answers
+        if answer.suite == published().suite
+    ]
+    return beside(said) if said else []
+
+
+def _packed_backdrop(found: Comparisons) -> dict[int, list[tuple[int, str, float]]]:
+    """Depth, GPU mix and iteration time of the random plans of every question."""
+    return {
+        comparison: [
+            (
+                plan.depth,
+                " + ".join(f"{count} × {gpu}" for gpu, count in plan.gpus),
+                significant(plan.iteration_ms, 5),
+            )
+            for plan in plans
+        ]
+        for comparison, plans in found.backdrop.items()
+    }
 
 
 def packed_curves(found: Comparisons) -> list[dict[str, Any]]:
@@ -130,12 +168,14 @@ def _figures(found: Comparisons) -> list[Figure]:
         Figure(
             "space",
             "Where the plans lie",
-            "Pipeline depth by GPU mix of each planner's plan.",
+            "Pipeline depth by GPU mix of each planner's plan; small grey marks are priced random "
+            "plans, where one question is chosen.",
             table,
             drawn_by="space",
             height=420,
         ),
     ]
+    figures += growth_figures(found)
     curves = packed_curves(found)
     if curves:
         figures.append(

@@ -5,30 +5,37 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from planner.comparison import layout
 from reports.accuracy import gpus_held, layout_label
+from specs.errors import ProfileMissing
+from specs.profile import Source
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from db.records import CurvePoint, StoredComparison, StoredCurve, StoredPlan
+    from db.records import ComparisonRow, CurvePoint, StoredComparison, StoredCurve, StoredPlan
     from db.store import Store
+    from planner.backdrop import RandomPlan
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
     """What one planner answered to one question.
 
-    iteration_ms: by the one cost model, None without a plan. relative: throughput over that of
-    the best planner of the same question, 1 for the best. depth: stages of the deepest template.
-    mix: GPU types that the plan holds, with counts.
+    table: of its suite. iteration_ms: by the one cost model, None without a plan. relative:
+    throughput over that of the best planner of the same question, 1 for the best, None for a plan
+    that does not fit. depth: stages of the deepest template. mix: GPU types that the plan holds,
+    with counts. stages: (type, TP) of every stage.
     """
 
     comparison_id: int
     question: str
     suite: str
+    table: str
     model: str
     cluster: str
     gpus: int
@@ -48,15 +55,36 @@ class AnswerRow:
     mix: str
     layout: str
     gpus_used: int | None
+    gpus_idle: int | None
+    fits: bool
+    stages: str
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Questions of one table whose clusters hold one another, smallest first.
+
+    types: GPU types of each cluster, where every next one has more types; None where nodes join.
+    """
+
+    name: str
+    comparisons: tuple[int, ...]
+    gpus: tuple[int, ...]
+    types: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
 class Comparisons:
-    """All answers in the store, by comparison in the order they came, and the search curves."""
+    """All answers in the store, by comparison in the order they came, and the search curves.
+
+    backdrop: priced random plans of questions, by comparison.
+    """
 
     answers: tuple[AnswerRow, ...]
     curves: tuple[StoredCurve, ...]
     questions: dict[int, str]
+    growths: tuple[Growth, ...] = ()
+    backdrop: Mapping[int, Sequence[RandomPlan]] = field(default_factory=dict)
 
 
 def read_comparisons(store: Store) -> Comparisons:
@@ -66,7 +94,71 @@ def read_comparisons(store: Store) -> Comparisons:
     plans = {plan.id: plan for plan in store.plans() if plan.id in wanted} if wanted else {}
     questions = question_names(found)
     answers = [row for one in found for row in answer_rows(one, questions[one.id], plans)]
-    return Comparisons(tuple(answers), tuple(store.search_curves()), questions)
+    return Comparisons(
+        tuple(answers), tuple(store.search_curves()), questions, tuple(growths_of(found))
+    )
+
+
+def growths_of(comparisons: Sequence[StoredComparison]) -> list[Growth]:
+    """Tables of suites in which every cluster begins with the nodes of the one before it.
+
+    Of questions that were asked more than once the newest counts.
+    """
+    tables: dict[tuple[str, str, str], dict[str, StoredComparison]] = defaultdict(dict)
+    for one in comparisons:
+        asked = one.comparison
+        if asked.suite:
+            key = (asked.suite, str(asked.options.get("table", "")), asked.model.name)
+            tables[key][asked.cluster.name] = one
+    found = []
+    for (suite, table, model), by_cluster in tables.items():
+        rows = sorted(by_cluster.values(), key=lambda one: one.comparison.cluster.gpus)
+        clusters = [one.comparison.cluster for one in rows]
+        nested = all(b.nodes[: len(a.nodes)] == a.nodes for a, b in pairwise(clusters))
+        if len(rows) < 2 or not nested:
+            continue
+        types = tuple(len(cluster.gpus_by_type) for cluster in clusters)
+        found.append(
+            Growth(
+                f"{suite}, {table}: {model}" if table else f"{suite}: {model}",
+                tuple(one.id for one in rows),
+                tuple(cluster.gpus for cluster in clusters),
+                types if all(a < b for a, b in pairwise(types)) else None,
+            )
+        )
+    return found
+
+
+def with_backdrop(store: Store, found: Comparisons, count: int, seed: int = 0) -> Comparisons:
+    """The same with up to `count` priced random plans behind every question.
+
+    Questions whose profiles the store no longer holds get none.
+    """
+    from planner.backdrop import random_plans
+    from planner.problem import Problem
+    from planner.profiles import load_profiles
+
+    backdrop = {}
+    for one in store.comparisons():
+        asked = one.comparison
+        source = asked.options.get("source")
+        try:
+            profiles = load_profiles(
+                store,
+                asked.model,
+                asked.workload,
+                asked.cluster,
+                source=Source(source) if source else None,
+            )
+            headroom = float(asked.options.get("headroom", 0.05))
+            tiling = bool(asked.options.get("expert_tiling", True))
+            problem = Problem(
+                asked.model, asked.workload, asked.cluster, profiles, headroom, tiling
+            )
+            backdrop[one.id] = random_plans(problem, count, seed)
+        except ProfileMissing:
+            continue
+    return replace(found, backdrop=backdrop)
 
 
 def question_names(comparisons: Sequence[StoredComparison]) -> dict[int, str]:
@@ -87,18 +179,20 @@ def answer_rows(
 ) -> list[AnswerRow]:
     """The rows of one comparison."""
     asked = stored.comparison
-    times = [row.iteration_ms for row in stored.rows if row.iteration_ms]
+    times = [row.iteration_ms for row in stored.rows if row.iteration_ms and _fits(row, plans)]
     best = min(times, default=None)
     rows = []
     for row in stored.rows:
         stored_plan = plans.get(row.plan_id) if row.plan_id is not None else None
         plan = stored_plan.plan if stored_plan else None
         time = row.iteration_ms or None
+        fits = time is not None and _fits(row, plans)
         rows.append(
             AnswerRow(
                 comparison_id=stored.id,
                 question=question,
                 suite=asked.suite,
+                table=str(asked.options.get("table", "")),
                 model=asked.model.name,
                 cluster=asked.cluster.name,
                 gpus=asked.cluster.gpus,
@@ -108,7 +202,7 @@ def answer_rows(
                 reason=row.reason,
                 iteration_ms=time,
                 samples_per_s=1000 * asked.workload.global_batch / time if time else None,
-                relative=best / time if time and best else None,
+                relative=best / time if fits and time and best else None,
                 search_s=row.search_s,
                 evaluations=row.evaluations,
                 rejected=dict(row.rejected),
@@ -118,9 +212,18 @@ def answer_rows(
                 mix=" + ".join(f"{n} × {gpu}" for gpu, n in gpus_held(plan)) if plan else "",
                 layout=layout_label(plan) if plan else "",
                 gpus_used=plan.gpus_used if plan else None,
+                gpus_idle=sum(plan.idle_gpus.values()) if plan else None,
+                fits=fits,
+                stages=layout(plan) if plan else "",
             )
         )
     return rows
+
+
+def _fits(row: ComparisonRow, plans: Mapping[int, StoredPlan]) -> bool:
+    """Whether a row's plan fits; a plan that is not there any more is believed."""
+    stored = plans.get(row.plan_id) if row.plan_id is not None else None
+    return stored is None or stored.status != "does not fit"
 
 
 @dataclass(frozen=True, slots=True)

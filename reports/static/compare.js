@@ -10,9 +10,11 @@
   const colour = (planner) => `var(--c${(planners.indexOf(planner) % 8) + 1})`;
   const symbol = (planner) => SYMBOLS[planners.indexOf(planner) % SYMBOLS.length];
   const chosen = () => document.getElementById("choose").elements.question.value;
+  const TABLE = "table ";
+  const inView = (row) => chosen() === "" || String(row.comparison_id) === chosen() || chosen() === TABLE + row.suite + ": " + row.table;
   const present = () => planners.filter((planner) => view.some((row) => row.planner === planner));
   const hover = (row) => `<b>${W.plot(row.planner)}</b>: ${W.plot(row.question, 70)}<br>${W.missing(row.iteration_ms) ? W.plot(row.status) + ", " + W.plot(row.reason, 80) : W.ms(row.iteration_ms) + ", " + W.number(row.samples_per_s) + " samples/s, " + W.percent(row.relative_percent) + " of the best"}<br>${W.plot(row.layout, 70)}<br>${W.plot(row.mix, 70)}<br>searched ${W.ms(1000 * row.search_s)}, ${W.number(row.evaluations)} plans priced`;
-  const columns = ["question", "planner", "status", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations", "depth", "templates", "mix"];
+  const columns = ["question", "planner", "status", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations", "depth", "templates", "mix", "stages"];
   const rows = () => view.map((row) => columns.map((name) => row[name]));
 
   Arachne.drawers.throughput = () => {
@@ -56,22 +58,29 @@
   Arachne.drawers.space = () => {
     const found = view.filter((row) => !W.missing(row.depth));
     if (!found.length) return { ...Arachne.nothing("No plan to place"), said: "", columns, rows };
+    const ids = [...new Set(view.map((row) => row.comparison_id))];
+    const random = (ids.length === 1 && Arachne.data.backdrop[ids[0]]) || [];
+    const best = Math.min(...found.map((row) => row.iteration_ms), ...random.map((plan) => plan[2]));
+    const backdrop = random.length ? [{ type: "scatter", mode: "markers", name: `${W.plural(random.length, "random plan")}`, x: random.map((plan) => plan[0]), y: random.map((plan) => W.plot(plan[1], 40)), marker: { color: "var(--quiet)", symbol: "circle", size: 4, opacity: 0.45 }, text: random.map((plan) => `random plan: ${W.ms(plan[2])}, ${W.percent((100 * best) / plan[2])} of the best`), hovertemplate: "%{text}<extra></extra>" }] : [];
     const shift = (planner) => (present().indexOf(planner) - (present().length - 1) / 2) * 0.09;
     return {
-      traces: present().map((planner) => {
+      traces: backdrop.concat(present().map((planner) => {
         const mine = found.filter((row) => row.planner === planner);
         return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.depth + shift(planner)), y: mine.map((row) => W.plot(row.mix, 40)), marker: { color: colour(planner), symbol: symbol(planner), size: mine.map((row) => 6 + 10 * (row.relative_percent / 100) ** 3), line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
-      }),
+      })),
       layout: { xaxis: { title: { text: "stages of the deepest template" }, dtick: 1 }, yaxis: { type: "category", ticks: "" } },
-      height: Math.max(420, 150 + 30 * new Set(found.map((row) => row.mix)).size),
-      said: "Larger marks are faster plans.", columns, rows,
+      height: Math.max(420, 150 + 30 * new Set([...found.map((row) => row.mix), ...random.map((plan) => plan[1])]).size),
+      said: "Larger marks are faster plans." + (random.length ? " Small grey marks are random plans." : ""),
+      columns,
+      rows: () => rows().concat(random.map((plan) => columns.map((name) => ({ question: found[0].question, planner: "random plan", status: "ok", iteration_ms: plan[2], relative_percent: (100 * best) / plan[2], depth: plan[0], mix: plan[1] })[name] ?? null))),
     };
   };
 
   Arachne.drawers.curves = () => {
     const curves = Arachne.data.curves;
     const wanted = chosen();
-    const mine = curves.filter((curve) => wanted === "" || String(curve.comparison) === wanted);
+    const ids = new Set(view.map((row) => row.comparison_id));
+    const mine = curves.filter((curve) => wanted === "" || ids.has(curve.comparison));
     const first = mine.length ? mine[0].comparison : null;
     const shown = mine.filter((curve) => curve.comparison === first);
     const names = ["question", "phase", "planner", "seeds", "evaluations", "best_iteration_ms"];
@@ -108,17 +117,20 @@
       { key: "search_s", title: "Search", type: "number", format: (v) => W.ms(1000 * v) },
       { key: "evaluations", title: "Plans priced", type: "number", format: W.number },
       { key: "gpus_used", title: "GPUs used", type: "number", format: (v, row) => (W.missing(v) ? "–" : `${W.number(v)} of ${W.number(row.gpus)}`) },
+      { key: "gpus_idle", title: "GPUs idle", type: "number", format: W.number },
       { key: "depth", title: "Depth", type: "number", format: W.number },
       { key: "templates", title: "Templates", type: "number", format: W.number },
       { key: "layout", title: "Layout", type: "text", wide: true },
+      { key: "stages", title: "Type and TP of every stage", type: "text", wide: true },
       { key: "plan_id", title: "Plan", type: "number", format: plan },
       { key: "reason", title: "Reason", type: "text", wide: true },
     ], { pager: document.getElementById("answers-pager"), none: "No answer." });
     const form = document.getElementById("choose");
     const questions = new Map(answers.map((row) => [String(row.comparison_id), row.question]));
-    form.elements.question.replaceChildren(new Option(`all ${questions.size} questions`, ""), ...[...questions].map(([id, name]) => new Option(name.length > 70 ? name.slice(0, 69) + "…" : name, id)));
+    const tables = [...new Set(answers.filter((row) => row.table).map((row) => `${row.suite}: ${row.table}`))];
+    form.elements.question.replaceChildren(new Option(`all ${questions.size} questions`, ""), ...tables.map((name) => new Option(`table ${name}`, TABLE + name)), ...[...questions].map(([id, name]) => new Option(name.length > 70 ? name.slice(0, 69) + "…" : name, id)));
     const show = () => {
-      view = answers.filter((row) => chosen() === "" || String(row.comparison_id) === chosen());
+      view = answers.filter(inView);
       table.set(view);
     };
     form.addEventListener("change", () => { show(); Arachne.drawAll(); });

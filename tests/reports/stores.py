@@ -370,3 +370,54 @@ def trace_of(plan: Plan, run: str = "run-1", iteration: int = 3) -> RunTrace:
             tracks.append(StageTrack(k, s, tuple(actions)))
     last = max(end for track in tracks for *_, end in track.actions)
     return RunTrace(run, iteration, last, tuple(tracks))
+
+
+def fill_with_suite(store: Store) -> None:
+    """Two tables of the suite `paper`: a cluster that grows by nodes, and one by GPU types.
+
+    A GPU gives arachne 80 samples/s and metis 40; metis's plan on six GPUs is too fast to fit.
+    """
+    model = load_model("tiny-llama-test")
+    tables = {
+        "growing": [[("h100", 2, 1)], [("h100", 2, 2)], [("h100", 2, 3)]],
+        "types": [[("h100", 4, 1)], [("h100", 4, 1), ("a6000", 4, 1)]],
+    }
+    for table, clusters in tables.items():
+        for step, nodes in enumerate(clusters):
+            cluster = cluster_of(*nodes, name=f"{table}-{step}")
+            workload = replace(model.default_workload, global_batch=48)
+            comparison = store.add_comparison(
+                NewComparison(
+                    f"{table} {step}",
+                    model,
+                    workload,
+                    cluster,
+                    suite="paper",
+                    options={"table": table},
+                )
+            )
+            for planner, speed in (("arachne", 80), ("metis", 40)):
+                time = 48_000 / (speed * cluster.gpus)
+                plan = straight_plan(cluster, planner=planner, global_batch=48)
+                plan = predicted(plan, time)
+                if planner == "metis" and cluster.gpus == 6:
+                    time /= 10
+                    assert plan.prediction is not None
+                    stage = plan.prediction.stages[0][0]
+                    full = replace(stage, memory=replace(stage.memory, limit=1.0))
+                    plan = predicted(plan, time)
+                    assert plan.prediction is not None
+                    stages = ((full, *plan.prediction.stages[0][1:]),)
+                    plan = plan.with_prediction(replace(plan.prediction, stages=stages))
+                store.add_comparison_row(
+                    comparison,
+                    ComparisonRow(
+                        planner,
+                        store.add_plan(plan),
+                        "ok",
+                        iteration_ms=time,
+                        search_s=1.0 + step,
+                        evaluations=9,
+                        rejected={"no packing": 2},
+                    ),
+                )
