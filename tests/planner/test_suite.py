@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.suite import load_suite, shipped_suites, suite_of
+from planner.suite import (
+    SuiteFile,
+    TableFile,
+    WorkloadFile,
+    load_suite,
+    shipped_suites,
+    suite_of,
+)
 from specs.errors import SpecError
 from specs.workload import Recompute
 
@@ -140,3 +147,9 @@ def test_only_some_tables_can_be_asked_for() -> None:
 def test_a_suite_that_is_nowhere_is_refused_with_the_shipped_names() -> None:
     with pytest.raises(SpecError, match=r"no suite 'nowhere': .* paper, small"):
         load_suite("nowhere")
+
+
+def test_the_docs_name_every_field_of_a_suite() -> None:
+    text = (EXAMPLES.parent / "docs" / "suites.md").read_text()
+    named = {*SuiteFile.model_fields, *TableFile.model_fields, *WorkloadFile.model_fields}
+    assert [name for name in sorted(named) if f"`{name}`" not in text] == []
