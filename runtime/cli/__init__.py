@@ -21,6 +21,7 @@ class RunGroup(ArachneGroup):
 @click.group(
     cls=RunGroup,
     lazy={
+        "elastic": "runtime.cli.elastic:elastic",
         "log": "runtime.cli.log:log",
         "run": "runtime.cli.run:run",
         "worker": "runtime.cli.worker:worker",

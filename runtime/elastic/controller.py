@@ -259,7 +259,7 @@ class Controller(Coordinator):
         self._leaving.discard(name)
         if name not in self._expected:
             self.journal.say(f"node {name} has joined")
-            self._want = f"node {name} joined"
+            self._want = "node joined"
         self._expected.discard(name)
 
     def _agent_lost(self, event: AgentLost) -> None:
@@ -299,7 +299,8 @@ class Controller(Coordinator):
             event.answer.set_exception(HostError(f"node {event.name} is the last one"))
             return
         self._leaving.add(event.name)
-        self._want = f"node {event.name} left"
+        self._want = "node left"
+        self.journal.say(f"node {event.name} is to leave")
         event.answer.set_result(f"node {event.name} is leaving")
 
     def _exited(self, message: Exited) -> None:
@@ -397,7 +398,7 @@ class Controller(Coordinator):
         if event is not None:
             slow = None
         elif slow is not None:
-            event = f"straggler {slow.node}"
+            event = "straggler"
             self.journal.say(
                 f"node {slow.node} device {slow.gpu} (rank {slow.rank}) is a straggler: it "
                 f"computes {slow.factor:.1f} times slower than its work explains"
@@ -457,7 +458,7 @@ class Controller(Coordinator):
         else:
             if slow is not None:
                 self.excluded.add(slow.node)
-                event = f"straggler {slow.node} dropped"
+                self.journal.say(f"node {slow.node} is dropped")
             self.journal.say(f"{event}: another plan is taken: {verdict.reason}")
             self._reshape(found, event, verdict.reason, plan_ms)
         for name in sorted(self._leaving):

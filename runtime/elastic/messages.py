@@ -149,9 +149,8 @@ def from_agent(line: bytes) -> FromWorker | Exited:
         return _FROM_AGENT.validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise RunError(
-            f"an agent said what is no message: {first['loc']}: {first['msg']}"
-        ) from None
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(f"what an agent said is no message: {where}: {first['msg']}") from None
 
 
 def line_of(message: Any) -> bytes:
