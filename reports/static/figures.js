@@ -125,7 +125,19 @@ Arachne.Figure = class {
     return [this.made.columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
   }
 
+  // Drawing a picture takes seconds on a busy machine: what is going on is said, and what failed.
   async save(kind, event) {
+    const name = this.file + "." + kind;
+    Arachne.say("Saving " + name);
+    try {
+      await this.saveAs(kind, event);
+    } catch (error) {
+      Arachne.say("Could not save " + name);
+      throw error;
+    }
+  }
+
+  async saveAs(kind, event) {
     if (kind === "csv") {
       // The link leads to the file beside the page; what is in view now is better, and travels.
       event.preventDefault();
@@ -167,7 +179,7 @@ Arachne.download = function (name, blob) {
   document.body.append(link);
   link.click();
   link.remove();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000); // a busy browser comes late to fetch it
   Arachne.say("Saved " + name);
 };
 
@@ -225,9 +237,20 @@ Arachne.drawAll = async function () {
   document.documentElement.dataset.drawn = String(turn);
 };
 
+// Figures that come into view are drawn one after the other, with the page alive between them: a
+// click must not wait for neighbours. One that has gone by again waits for the next time.
 Arachne.watchFigures = function () {
+  let last = Promise.resolve();
+  const draw = async (figure) => {
+    if (!figure.stale || !figure.near()) return;
+    await figure.refresh();
+    await new Promise((go) => setTimeout(go, 0));
+  };
   const watcher = new IntersectionObserver((seen) => {
-    for (const entry of seen) if (entry.isIntersecting) Arachne.figures[entry.target.dataset.figure].refresh();
+    for (const entry of seen) {
+      const figure = Arachne.figures[entry.target.dataset.figure];
+      if (entry.isIntersecting) last = last.then(() => draw(figure), () => draw(figure));
+    }
   }, { rootMargin: "400px" });
   for (const figure of Object.values(Arachne.figures)) watcher.observe(figure.element);
 };

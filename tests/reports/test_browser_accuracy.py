@@ -327,14 +327,20 @@ def test_paper_is_light_has_every_row_and_no_controls(
 def test_every_figure_is_saved_as_png_svg_and_csv(
     store: Store, tmp_path: Path, visit: Start
 ) -> None:
+    from playwright.sync_api import expect
+
     fill_with_runs(store, 40, per_plan=4)
     page = visit(accept_downloads=True).open(make(store, tmp_path))
     choose(page, "source", "measured")
     kept = [row for row in read_accuracy(store).rows if row.source == "measured"]
 
     def save(figure: str, kind: str) -> bytes:
-        with page.expect_download() as waiting:
+        # A picture takes its time where other programs have the cores: seconds of drawing for each.
+        with page.expect_download(timeout=90_000) as waiting:
             page.locator(f'[data-figure="{figure}"] [data-save="{kind}"]').click()
+            # The click has come through: from here on only the drawing is waited for.
+            said = re.compile(f"Sav(ing|ed) accuracy-{figure}.{kind}")
+            expect(page.locator("#said")).to_have_text(said)
         assert waiting.value.suggested_filename == f"accuracy-{figure}.{kind}"
         return bytes(Path(waiting.value.path()).read_bytes())
 
@@ -466,3 +472,39 @@ def test_terms_of_stages_follow_the_filters(store: Store, tmp_path: Path, visit:
     assert [row[7] for row in rows_shown[:4]] == ["compute", "communication", "sync", "update"]
     kept = list(csv.reader((tmp_path / "accuracy-terms.csv").open()))
     assert len(kept) == 1 + 2 * 3 * 4
+
+
+def test_a_picture_that_cannot_be_made_is_said(store: Store, tmp_path: Path, visit: Start) -> None:
+    from playwright.sync_api import expect
+
+    fill_with_runs(store, 5)
+    started = visit()
+    page = started.open(make(store, tmp_path))
+    page.evaluate("void (Plotly.toImage = () => Promise.reject(new Error('no room')))")
+    page.locator('[data-figure="scatter"] [data-save="png"]').click()
+    expect(page.locator("#said")).to_have_text("Could not save accuracy-scatter.png")
+    page.wait_for_timeout(50)
+    assert started.errors == ["no room"]  # and it stands in the console
+    started.errors.clear()
+
+
+def test_figures_that_come_into_view_leave_room_for_clicks(
+    store: Store, tmp_path: Path, visit: Start
+) -> None:
+    """Two drawings never overlap: between them the page answers."""
+    fill_with_runs(store, 40, per_plan=4)
+    page = visit().open(make(store, tmp_path))
+    page.evaluate(
+        """() => {
+            window.most = 0; let now = 0;
+            const draw = Arachne.Figure.prototype.draw;
+            Arachne.Figure.prototype.draw = async function () {
+                window.most = Math.max(window.most, ++now);
+                try { return await draw.call(this); } finally { now -= 1; }
+            };
+        }"""
+    )
+    page.evaluate("scrollTo(0, document.querySelector('[data-figure=trend]').offsetTop)")
+    for name in ("noise", "trend", "memory"):
+        page.wait_for_selector(f'[data-figure="{name}"] .main-svg', state="attached")
+    assert page.evaluate("window.most") == 1
