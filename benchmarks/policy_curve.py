@@ -37,9 +37,9 @@ from planner.policy.weights import FLAT_KIND, chosen_weights, shipped_weights
 from planner.problem import Problem
 from planner.result import Budget
 
-COUNTS = (100, 300, 1_000, 3_000, 10_000, 30_000)
-LEARNING_COUNTS = (100, 300, 1_000, 2_000, 4_000)
-RANDOM_SEEDS = 5
+COUNTS = (100, 300, 1_000, 3_000, 10_000)
+LEARNING_COUNTS = (100, 300, 1_000, 2_000)
+RANDOM_SEEDS = 3
 Curve = list[tuple[int, float]]
 
 

@@ -75,7 +75,7 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
 
 USUAL_PRICES = 3.5  # evaluations a template of a rollout without experts, at most about
 LEAST_MOVES = 50
-SHARE_A_WALK = 0.25  # of what a budget in seconds leaves, the most that one walk may take
+SHARE_A_WALK = 0.1  # of what a budget in seconds leaves, the most that one walk may take
 FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
 KEPT = 4
 ALTERNATIVES_S = 1.0  # a budget that is nearly over does not pay for assembling more than one plan
