@@ -7,6 +7,7 @@ answers goes back the same way. It ends when told, or with its agent.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -137,6 +138,8 @@ def _work(control: Control, setup: Message) -> None:
     options = Options(**setup["options"])
     member = Member(options, control.tell, control.stop_wanted, setup["address"])
     plans: dict[str, Plan] = {}
+    gc.collect()
+    gc.freeze()  # what is imported stays: collections while training stands need not look at it
     control.listen()
     control.tell({"type": "ready", "pid": os.getpid(), **member.standing()})
     while True:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_thirty_kills_at_random_moments(tmp_path: Path) -> None:
     assert len(killed) >= KILLS
     assert live.error is None or isinstance(live.error, KeyboardInterrupt), said
     assert orphans() == []
-    origins = {change.origin for change in live.notes.changes[1:]}
+    origins = Counter(change.origin for change in live.notes.changes[1:])
+    print(f"{len(killed)} kills, {live.notes.done} iterations, {dict(origins)}\n{said}")
     assert "memory" in origins, said
     compare(live.notes.losses, tmp_path)

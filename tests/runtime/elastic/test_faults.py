@@ -201,6 +201,7 @@ def test_a_controller_that_is_killed_is_replaced_and_no_worker_is_started_anew(
     compare({int(k): loss for k, loss in found["losses"].items()}, tmp_path)
 
 
+@pytest.mark.long
 def test_agents_end_with_their_workers_when_no_controller_comes_back(tmp_path: Path) -> None:
     live = Live(tmp_path, replicas(cluster_of(1)), replicas, settings={"away_s": 1.0})
     code = (
