@@ -16,6 +16,7 @@ from planner.problem import Problem
 from planner.refusal import Refusal
 from planner.result import Budget, PlanResult, Status
 from specs.units import human_bytes
+from specs.workload import Recompute
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +129,20 @@ class Search:
         if self.closest is not None:
             line += (
                 f"; the closest one lacks {human_bytes(self.closest.over_bytes)} "
-                f"({self.closest.reason}): more GPUs, --recompute full or a smaller head-room "
-                "would make one possible"
+                f"({self.closest.reason}): {self._more_memory(self.closest.over_bytes)} would "
+                "make one possible"
             )
         return line
+
+    def _more_memory(self, over_bytes: float) -> str:
+        """What could give so much more memory to a stage, in words for the user."""
+        ways = ["more GPUs or larger ones"]
+        if self.problem.workload.recompute is Recompute.NONE:
+            ways.append("--recompute full")
+        usable = max((h.usable_bytes for h in self.problem.profiles.hosts.values()), default=0)
+        if over_bytes < self.problem.headroom * usable:
+            ways.append("a smaller --headroom")
+        return " or ".join(ways)
 
 
 WATCHER: ContextVar[Callable[[Search], None] | None] = ContextVar("WATCHER", default=None)

@@ -63,6 +63,7 @@ def _first_complaint(error: ValidationError, where: str | Path) -> SpecError:
     expected = {
         "missing": "the field to be there",
         "extra_forbidden": "no such field (a misspelling?)",
+        "too_short": f"at least {first.get('ctx', {}).get('min_length')} in the list",
     }.get(
         first["type"], first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     )

@@ -102,6 +102,12 @@ def test_a_file_that_is_no_cluster_is_refused(tmp_path: Path, text: str) -> None
         load_cluster(path)
 
 
+def test_a_cluster_without_nodes_is_refused_in_plain_words() -> None:
+    with pytest.raises(SpecError) as refused:
+        cluster_from_document({"name": "c", "nodes": []}, "c.yaml")
+    assert str(refused.value) == "c.yaml: nodes is [], expected at least 1 in the list"
+
+
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no such file"):
         load_cluster(tmp_path / "none.yaml")
