@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from profiler.cli.options import WholeNumbers, Words
+from profiler.cli.options import WholeNumbers, Words, key_options
 from specs.door import (
     console,
     err_console,
@@ -42,37 +42,7 @@ from specs.workload import DType, Optimizer, Recompute
     show_default=True,
     help="Tensor-parallel degrees.",
 )
-@click.option(
-    "--micro-batch",
-    "micro_batches",
-    type=WholeNumbers(),
-    default="1,2,4,8",
-    show_default=True,
-    help="Micro-batch sizes, in sequences.",
-)
-@click.option(
-    "--seq-len",
-    type=click.IntRange(min=1),
-    help="Tokens per sequence.  [default: that of the model's default workload]",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice([dtype.value for dtype in DType]),
-    help="Precision.  [default: that of the model's default workload]",
-)
-@click.option(
-    "--recompute",
-    "recomputes",
-    type=Words(tuple(word.value for word in Recompute)),
-    default="none",
-    show_default=True,
-    help="Activation recomputation: none, full, or both.",
-)
-@click.option(
-    "--optimizer",
-    type=click.Choice([optimizer.value for optimizer in Optimizer]),
-    help="Optimizer.  [default: that of the model's default workload]",
-)
+@key_options
 @click.option(
     "--topology",
     "topologies",

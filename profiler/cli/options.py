@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from specs.errors import SpecError
 from specs.gpu import gpu_type
+from specs.workload import DType, Optimizer, Recompute
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 class GpuName(click.ParamType[str]):
@@ -64,3 +68,47 @@ class Words(click.ParamType[tuple[str, ...]]):
             if word not in self.choices:
                 self.fail(f"{word!r} is not one of: {', '.join(self.choices)}", param, ctx)
         return words
+
+
+def key_options(command: CommandT) -> CommandT:
+    """Adds the options that `run` and `estimate` share: what the rows are keyed by besides TP.
+
+    `--micro-batch` (micro_batches), `--seq-len`, `--dtype`, `--recompute` (recomputes) and
+    `--optimizer`; the last three are words or None.
+    """
+    added = (
+        click.option(
+            "--micro-batch",
+            "micro_batches",
+            type=WholeNumbers(),
+            default="1,2,4,8",
+            show_default=True,
+            help="Micro-batch sizes, in sequences.",
+        ),
+        click.option(
+            "--seq-len",
+            type=click.IntRange(min=1),
+            help="Tokens per sequence.  [default: that of the model's default workload]",
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice([dtype.value for dtype in DType]),
+            help="Precision.  [default: that of the model's default workload]",
+        ),
+        click.option(
+            "--recompute",
+            "recomputes",
+            type=Words(tuple(word.value for word in Recompute)),
+            default="none",
+            show_default=True,
+            help="Activation recomputation: none, full, or both.",
+        ),
+        click.option(
+            "--optimizer",
+            type=click.Choice([optimizer.value for optimizer in Optimizer]),
+            help="Optimizer.  [default: that of the model's default workload]",
+        ),
+    )
+    for option in reversed(added):
+        command = option(command)
+    return command

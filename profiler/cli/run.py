@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profiler.cli.consoles import progress_console
-from profiler.cli.options import GpuName, WholeNumbers, Words
+from profiler.cli.options import GpuName, WholeNumbers, key_options
 from specs.door import (
     console,
     json_option,
@@ -40,37 +40,7 @@ if TYPE_CHECKING:
     type=WholeNumbers(),
     help="Tensor-parallel degrees.  [default: powers of two up to the devices of the host]",
 )
-@click.option(
-    "--micro-batch",
-    "micro_batches",
-    type=WholeNumbers(),
-    default="1,2,4,8",
-    show_default=True,
-    help="Micro-batch sizes, in sequences.",
-)
-@click.option(
-    "--seq-len",
-    type=click.IntRange(min=1),
-    help="Tokens per sequence.  [default: that of the model's default workload]",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice([dtype.value for dtype in DType]),
-    help="Precision.  [default: that of the model's default workload]",
-)
-@click.option(
-    "--recompute",
-    "recomputes",
-    type=Words(tuple(word.value for word in Recompute)),
-    default="none",
-    show_default=True,
-    help="Activation recomputation: none, full, or both.",
-)
-@click.option(
-    "--optimizer",
-    type=click.Choice([optimizer.value for optimizer in Optimizer]),
-    help="Optimizer.  [default: that of the model's default workload]",
-)
+@key_options
 @click.option(
     "--ep",
     "eps",
