@@ -56,6 +56,7 @@ class Recipe:
     pool: int = 360  # compositions in all
     teacher_moves: int = 3000
     teacher_epochs: int = 40
+    teacher_updates: int = 520  # at most: a larger pool needs fewer epochs
     teacher_rate: float = 2e-3
     teacher_batch: int = 32
 

@@ -143,6 +143,7 @@ class Trainer:
             return
         draw = np.random.default_rng([self.seed, 1])
         updates = self.recipe.teacher_epochs * max(1, len(numbers) // batch)
+        updates = min(updates, self.recipe.teacher_updates)
         began = self.seconds
         for update in range(updates):
             # Imitation gets at most a third of the time that is left.
