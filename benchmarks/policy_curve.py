@@ -180,7 +180,8 @@ cores that other work shared, Python {platform.python_version()}. Policy
 
 Every figure: mean over compositions of the shortest iteration that any search of this page found,
 over the best one so far, by plans priced (DESIGN section 13, 27; refused ones count); 0 where
-none was found yet.
+none was found yet. Rollouts count when their batch is done, so the first figures of a search with
+large batches are low.
 
 ## While learning, from untrained weights, each composition for itself
 
