@@ -172,10 +172,13 @@ def main() -> None:
             cells = " ".join(f"{v:6.0f} ms" for v in values)
             print(f"{label:34} {cells} {megabytes:6.0f} MB")
     expected = {row["iteration"]: row["loss"] for row in still.iterations}
-    worst = max(abs(r["loss"] / expected[r["iteration"]] - 1) for r in moved.iterations)
-    print(
-        f"{count} iterations; largest relative difference of a loss from one process: {worst:.1e}"
-    )
+    for first in (10, 20, 50, count):
+        worst = max(
+            abs(r["loss"] / expected[r["iteration"]] - 1)
+            for r in moved.iterations
+            if r["iteration"] < first
+        )
+        print(f"largest relative difference of a loss in {first} iterations: {worst:.1e}")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Executor:
         *,
         device: torch.device,
         samples: Samples,
-        seed: int = 0,
+        seed: int | None = 0,
         learning_rate: float = LEARNING_RATE,
         clip_norm: float | None = None,
         formed: tuple[Ownership, Groups] | None = None,

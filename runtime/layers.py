@@ -146,7 +146,7 @@ def build_layer(
     tp_group: Group,
     dtype: torch.dtype,
     device: torch.device,
-    seed: int,
+    seed: int | None,
     layer_index: int | None = None,
     recompute: bool = False,
     tiling: ExpertTiling | None = None,
@@ -159,7 +159,7 @@ def build_layer(
     only their input and run forward again in backward (the head's backward follows its forward at
     once, so it and the embedding gain nothing and never do). tiling: of a block with experts;
     default: their width is cut over the TP group, as the model's own plan says. The same seed
-    gives the same weights of the whole layer whatever the group.
+    gives the same weights of the whole layer whatever the group; None: to be filled from elsewhere.
     Raises RunError for a family that cannot be built or a layer that tp does not divide.
     """
     family = family_of(model)

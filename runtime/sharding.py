@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ def shard_block(
     tp_plan: Mapping[str, str],
     *,
     std: float,
-    seed: int,
+    seed: int | None,
     group: Group,
     dtype: torch.dtype,
     device: torch.device,
@@ -104,8 +105,15 @@ def _check_style(name: str, tp_plan: Mapping[str, str], cut: Cut, axis: int) -> 
         )
 
 
-def initial_weights(placement: Placement, std: float, seed: int, device: torch.device) -> Tensor:
-    """The box of a tensor at the start of training: norms 1, biases 0, all else random."""
+def initial_weights(
+    placement: Placement, std: float, seed: int | None, device: torch.device
+) -> Tensor:
+    """The box of a tensor at the start of training: norms 1, biases 0, all else random.
+
+    seed None: no numbers at all, which shows if they are not filled in from elsewhere.
+    """
+    if seed is None:
+        return torch.full(placement.box.size, math.nan, device=device)
     name = placement.name
     if name.endswith("norm.weight"):
         return torch.ones(placement.box.size, device=device)

@@ -47,9 +47,9 @@ class StageModel(nn.Module):
 
 
 def build_stage(
-    plan: Plan, place: RankPlace, groups: Groups, device: torch.device, seed: int
+    plan: Plan, place: RankPlace, groups: Groups, device: torch.device, seed: int | None
 ) -> StageModel:
-    """The layers of one rank with their initial weights.
+    """The layers of one rank with their initial weights; seed None: none, they come from elsewhere.
 
     Raises RunError for a family or precision that cannot be run, or a tensor-parallel degree that
     does not divide a layer.

@@ -176,7 +176,8 @@ class Member:
                 rank,
                 device=device,
                 samples=samples_of(plan, self.options),
-                seed=self.options.seed,
+                # Random weights that are overwritten at once would be half of the pause.
+                seed=self.options.seed if origin == "seed" else None,
                 learning_rate=self.options.learning_rate,
                 clip_norm=self.options.clip_norm,
                 formed=formed,
