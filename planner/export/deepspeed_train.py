@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 def config_of(model: dict[str, Any]) -> Any:
@@ -53,8 +55,9 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """One decoder layer with its rotary positions."""
 
-    def __init__(self, config: Any, number: int) -> None:
+    def __init__(self, config: Any, number: int, recompute: bool) -> None:
         super().__init__()
+        self.recompute = recompute
         self.layer = class_of(config, "DecoderLayer")(config, number)
         self.rotary = class_of(config, "RotaryEmbedding")(config)
         for parameter in self.layer.parameters():
@@ -63,6 +66,14 @@ class Block(nn.Module):
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """Activations to activations; attention is causal."""
+        if self.recompute and torch.is_grad_enabled():
+            # DeepSpeed's own checkpointing wants a gradient of the tokens on the first stage.
+            kept: Tensor = checkpoint(self.run, x_BSH, use_reentrant=False)
+            return kept
+        return self.run(x_BSH)
+
+    def run(self, x_BSH: Tensor) -> Tensor:
+        """The layer itself."""
         positions = torch.arange(x_BSH.shape[1], device=x_BSH.device)[None]
         found = self.layer(
             x_BSH, attention_mask=None, position_embeddings=self.rotary(x_BSH, positions)
@@ -86,9 +97,12 @@ class Head(nn.Module):
         return logits
 
 
-def layers_of(config: Any) -> list[tuple[type[nn.Module], tuple[Any, ...]]]:
-    """Every layer in order, as its class and what it is built from."""
-    blocks = [(Block, (config, number)) for number in range(config.num_hidden_layers)]
+def layers_of(config: Any, recompute: bool) -> list[tuple[type[nn.Module], tuple[Any, ...]]]:
+    """Every layer in order, as its class and what it is built from.
+
+    recompute: whether blocks keep only their input, and run again in the backward pass.
+    """
+    blocks = [(Block, (config, number, recompute)) for number in range(config.num_hidden_layers)]
     return [(Embedding, (config,)), *blocks, (Head, (config,))]
 
 
@@ -105,8 +119,8 @@ def samples(vocab: int, batch: int, seq_len: int) -> Iterator[tuple[Tensor, Tens
         yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def train(settings: dict[str, Any], iterations: int) -> list[float]:
-    """Train; the loss of each iteration."""
+def train(settings: dict[str, Any], iterations: int) -> Iterator[float]:
+    """Train; the loss of each iteration as it ends."""
     import deepspeed  # type: ignore[import-not-found]
     from deepspeed.pipe import LayerSpec, PipelineModule  # type: ignore[import-not-found]
 
@@ -123,10 +137,9 @@ def train(settings: dict[str, Any], iterations: int) -> list[float]:
     deepspeed.init_distributed()
     config = config_of(settings["model"])
     net = Planned(
-        layers=[LayerSpec(kind, *values) for kind, values in layers_of(config)],
+        layers=[LayerSpec(kind, *v) for kind, v in layers_of(config, settings["recompute"])],
         num_stages=len(parts) - 1,
         loss_fn=loss,
-        activation_checkpoint_interval=int(settings["recompute"]),
     )
     engine, *_ = deepspeed.initialize(
         model=net,
@@ -135,7 +148,8 @@ def train(settings: dict[str, Any], iterations: int) -> list[float]:
     )
     micro_batch = settings["engine"]["train_micro_batch_size_per_gpu"]
     data = samples(config.vocab_size, micro_batch, settings["seq_len"])
-    return [float(engine.train_batch(data_iter=data)) for _ in range(iterations)]
+    for _ in range(iterations):
+        yield float(engine.train_batch(data_iter=data))
 
 
 def main() -> None:
@@ -147,7 +161,8 @@ def main() -> None:
     with open(options.settings, encoding="utf-8") as file:
         settings = json.load(file)
     for number, value in enumerate(train(settings, options.iterations)):
-        print(f"iteration {number}: loss {value:.4f}", flush=True)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"iteration {number}: loss {value:.4f}", flush=True)
 
 
 if __name__ == "__main__":

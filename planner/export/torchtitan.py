@@ -127,6 +127,7 @@ def config_text(plan: Plan, template: Template, flavor: Flavor) -> str:
         f"        seq_len={work.seq_len},",
         f'        mixed_precision_param="{precision}",',
         "        steps=100,",
+        "        disable_cuda_graphs=True,",  # refused there together with a pipeline
         "    )",
         "    config.parallelism = ParallelismConfig(",
         f"        data_parallel_replicate_degree={len(template.replicas)},",
@@ -156,7 +157,7 @@ def export(plan: Plan) -> Launch:
     parameter as AdamW in bf16 is planned, twice the bytes of a bf16 synchronisation.
     """
     template = only_template(plan, LAUNCHER)
-    one_tp(template, LAUNCHER)
+    tp = one_tp(template, LAUNCHER)
     work = plan.workload
     if work.optimizer is not Optimizer.ADAMW or work.dtype is DType.FP16:
         raise refuse(
@@ -180,6 +181,10 @@ def export(plan: Plan) -> Launch:
             "1F1B schedule does not run",
         )
     flavor = flavor_of(plan.model)
+    if plan.model.tied and template.depth > 1:
+        raise refuse(LAUNCHER, "first and last stage share the embedding, which it does not tie")
+    if flavor.kv_heads % tp:
+        raise refuse(LAUNCHER, f"TP {tp} does not divide the {flavor.kv_heads} key and value heads")
     ranks = grid_ranks(plan, template)
     remarks = [*unnamed_note(plan, ranks), *idle_note(plan)]
     if len(template.replicas) > 1 and work.dtype is not DType.FP32:

@@ -57,14 +57,15 @@ def test_the_script_holds_the_program_and_its_settings() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
-def test_its_layers_in_turn_are_hugging_faces_model(family: str) -> None:
+@pytest.mark.parametrize("recompute", [False, True])
+def test_its_layers_in_turn_are_hugging_faces_model(family: str, recompute: bool) -> None:
     """The same weights give the same logits, so that embedding, blocks and head are complete."""
     from transformers import AutoModelForCausalLM
 
     config = program.config_of(TINY | {"model_type": family, "head_dim": 8, "sliding_window": None})
     torch.manual_seed(0)
     whole = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").float()
-    layers = [kind(*values) for kind, values in program.layers_of(config)]
+    layers = [kind(*values) for kind, values in program.layers_of(config, recompute)]
     assert len(layers) == 5
     layers[0].weight.load_state_dict(whole.model.embed_tokens.state_dict())
     for layer, block in zip(layers[1:-1], whole.model.layers, strict=True):
@@ -78,7 +79,16 @@ def test_its_layers_in_turn_are_hugging_faces_model(family: str) -> None:
     with torch.no_grad():
         expected = whole(input_ids=tokens, use_cache=False).logits
     assert torch.allclose(x, expected, atol=1e-5)
-    assert float(program.loss(x, labels).detach()) > 0
+    # Every weight is trained, also where a block runs again in the backward pass.
+    loss = program.loss(x, labels)
+    loss.backward()
+    theirs = program.loss(whole(input_ids=tokens, use_cache=False).logits, labels)
+    theirs.backward()
+    assert float(loss.detach()) == pytest.approx(float(theirs.detach()), rel=1e-5)
+    for layer, block in zip(layers[1:-1], whole.model.layers, strict=True):
+        for ours, truth in zip(layer.layer.parameters(), block.parameters(), strict=True):
+            assert torch.allclose(ours.grad, truth.grad, atol=1e-5)
+    assert torch.allclose(layers[0].weight.weight.grad, whole.model.embed_tokens.weight.grad)
 
 
 def test_tensor_parallelism_is_refused() -> None:

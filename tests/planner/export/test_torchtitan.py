@@ -12,7 +12,7 @@ import pytest
 
 from planner.export.torchtitan import export, flavor_of
 from specs.errors import PlanError
-from specs.model import load_model
+from specs.model import Model, load_model
 from specs.workload import DType, Recompute
 from tests.planner.export.gpu_plans import RECORDER, gpu_plan, run_script
 
@@ -69,6 +69,7 @@ def test_the_script_writes_the_config_that_training_reads(
     assert training["local_batch_size"] == 16  # 8 micro-batches of 2
     assert training["seq_len"] == 4096
     assert training["mixed_precision_param"] == "bfloat16"
+    assert training["disable_cuda_graphs"] is True
     split = keywords(text, "ParallelismConfig")
     assert split["data_parallel_replicate_degree"] == 2
     assert split["data_parallel_shard_degree"] == 1
@@ -120,3 +121,16 @@ def test_tiled_experts_are_refused_and_whole_ones_are_not() -> None:
 def test_half_precision_is_refused() -> None:
     with pytest.raises(PlanError, match="adamw in fp16"):
         export(gpu_plan([("h100", 1, 32)], dtype=DType.FP16))
+
+
+def test_a_tied_embedding_over_two_stages_and_too_few_heads_are_refused() -> None:
+    shapes = {"hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 8192}
+    config = dict(load_model("llama-3-8b").config) | shapes | {"tie_word_embeddings": True}
+    tied = Model.from_config("llama-3.2-1b", config | {"head_dim": 64})
+    assert flavor_of(tied).name == "1B"
+    with pytest.raises(PlanError, match="share the embedding, which it does not tie"):
+        export(gpu_plan([("h100", 1, 8), ("h100", 1, 8)], model=tied))
+    assert 'model_registry("1B")' in export(gpu_plan([("h100", 1, 16)], model=tied)).script
+    three = gpu_plan([("h100", 3, 32)])
+    with pytest.raises(PlanError, match="TP 3 does not divide the 8 key and value heads"):
+        export(three)
