@@ -118,7 +118,7 @@ def accuracy_page(
             "sources": [_mark(summary.source, i) for i, summary in enumerate(sources)],
             "plan_pages": sorted(set(plan_pages)),
         },
-        scripts=("accuracy.js",),
+        scripts=("terms.js", "accuracy.js"),
         files=files,
     )
 

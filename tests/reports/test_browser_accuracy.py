@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 import statistics
@@ -13,7 +12,6 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -324,40 +322,6 @@ def test_paper_is_light_has_every_row_and_no_controls(
     assert page.pdf().startswith(b"%PDF-")
 
 
-def test_every_figure_is_saved_as_png_svg_and_csv(
-    store: Store, tmp_path: Path, visit: Start
-) -> None:
-    from playwright.sync_api import expect
-
-    fill_with_runs(store, 40, per_plan=4)
-    page = visit(accept_downloads=True).open(make(store, tmp_path))
-    choose(page, "source", "measured")
-    kept = [row for row in read_accuracy(store).rows if row.source == "measured"]
-
-    def save(figure: str, kind: str) -> bytes:
-        # A picture takes its time where other programs have the cores: seconds of drawing for each.
-        with page.expect_download(timeout=90_000) as waiting:
-            page.locator(f'[data-figure="{figure}"] [data-save="{kind}"]').click()
-            # The click has come through: from here on only the drawing is waited for.
-            said = re.compile(f"Sav(ing|ed) accuracy-{figure}.{kind}")
-            expect(page.locator("#said")).to_have_text(said)
-        assert waiting.value.suggested_filename == f"accuracy-{figure}.{kind}"
-        return bytes(Path(waiting.value.path()).read_bytes())
-
-    figures = page.locator("[data-figure]").evaluate_all("all => all.map(f => f.dataset.figure)")
-    assert len(figures) == 6
-    for figure in figures:
-        assert save(figure, "png").startswith(b"\x89PNG\r\n")
-        assert ElementTree.fromstring(save(figure, "svg")).tag.endswith("svg")
-        lines = list(csv.reader(io.StringIO(save(figure, "csv").decode())))
-        beside = list(csv.reader((tmp_path / f"accuracy-{figure}.csv").open()))
-        assert len(lines) > 1, figure
-        if figure != "histogram":  # the page saves its bars, the file beside it the errors
-            assert lines[0] == beside[0], figure
-            assert len(lines) == len(kept) + 1, figure
-        assert len(beside) == 41, figure
-
-
 def test_the_page_can_be_used_without_a_mouse(store: Store, tmp_path: Path, visit: Start) -> None:
     fill_with_runs(store, 6)
     page = visit().open(make(store, tmp_path))
@@ -472,39 +436,3 @@ def test_terms_of_stages_follow_the_filters(store: Store, tmp_path: Path, visit:
     assert [row[7] for row in rows_shown[:4]] == ["compute", "communication", "sync", "update"]
     kept = list(csv.reader((tmp_path / "accuracy-terms.csv").open()))
     assert len(kept) == 1 + 2 * 3 * 4
-
-
-def test_a_picture_that_cannot_be_made_is_said(store: Store, tmp_path: Path, visit: Start) -> None:
-    from playwright.sync_api import expect
-
-    fill_with_runs(store, 5)
-    started = visit()
-    page = started.open(make(store, tmp_path))
-    page.evaluate("void (Plotly.toImage = () => Promise.reject(new Error('no room')))")
-    page.locator('[data-figure="scatter"] [data-save="png"]').click()
-    expect(page.locator("#said")).to_have_text("Could not save accuracy-scatter.png")
-    page.wait_for_timeout(50)
-    assert started.errors == ["no room"]  # and it stands in the console
-    started.errors.clear()
-
-
-def test_figures_that_come_into_view_leave_room_for_clicks(
-    store: Store, tmp_path: Path, visit: Start
-) -> None:
-    """Two drawings never overlap: between them the page answers."""
-    fill_with_runs(store, 40, per_plan=4)
-    page = visit().open(make(store, tmp_path))
-    page.evaluate(
-        """() => {
-            window.most = 0; let now = 0;
-            const draw = Arachne.Figure.prototype.draw;
-            Arachne.Figure.prototype.draw = async function () {
-                window.most = Math.max(window.most, ++now);
-                try { return await draw.call(this); } finally { now -= 1; }
-            };
-        }"""
-    )
-    page.evaluate("scrollTo(0, document.querySelector('[data-figure=trend]').offsetTop)")
-    for name in ("noise", "trend", "memory"):
-        page.wait_for_selector(f'[data-figure="{name}"] .main-svg', state="attached")
-    assert page.evaluate("window.most") == 1
