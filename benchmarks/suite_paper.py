@@ -3,7 +3,8 @@
     arachne-plan compare --suite paper --estimate-missing --budget-s 10 --store suite.db --resume
     python -m benchmarks.suite_paper --store suite.db -o benchmarks/results/DATE-suite-paper.md
 
-Reads what has been stored so far, says which cells and rows are missing, and runs nothing itself.
+Reads what has been stored so far (of a cell that was run more than once the fullest, of equals the
+first), says which cells and rows are missing, and runs nothing itself.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from typing import Any
 
 import numba
 
-from db.records import StoredComparison
-from db.store import open_store
+from db.records import SearchCurve, StoredComparison
+from db.store import Store, open_store
 from planner.comparison import comparison_rows, stored_answers
 from planner.published import Said, beside
 from planner.suite import Suite, load_suite
+from reports.comparisons import median_curve
 
 # What is known of the originals' own search times (research notes of the project); s.
 ORIGINALS = {
     "arachne": "1.6 to 8.4 (the paper)",
     "hexiscale": "under 120 at 64 to 320 GPUs (its paper)",
 }
+
+COUNTS = (100, 300, 1_000, 3_000, 10_000, 32_000, 100_000)
 
 Row = dict[str, Any]
 
@@ -39,19 +43,22 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--store", required=True)
     options.add_argument("--suite", default="paper")
+    options.add_argument("--curves", type=int, help="the comparison whose curves to show")
     options.add_argument("--note", default="", help="what else ran on the machine")
     options.add_argument("-o", "--output", type=Path)
     asked = options.parse_args()
     suite = load_suite(asked.suite)
     with open_store(asked.store) as store:
-        newest: dict[tuple[str, str], StoredComparison] = {}
+        fullest: dict[tuple[str, str], StoredComparison] = {}
         for stored in store.comparisons(suite=suite.name):
-            table = str(stored.comparison.options.get("table", ""))
-            newest[table, stored.comparison.title] = stored
+            key = str(stored.comparison.options.get("table", "")), stored.comparison.title
+            if key not in fullest or len(stored.rows) > len(fullest[key].rows):
+                fullest[key] = stored
         cells = {
-            key: comparison_rows(stored_answers(store, stored)) for key, stored in newest.items()
+            key: comparison_rows(stored_answers(store, stored)) for key, stored in fullest.items()
         }
-    page = page_of(suite, newest, cells, asked.note)
+        curves = curve_table(store, asked.curves) if asked.curves else []
+    page = page_of(suite, fullest, cells, asked.note, curves)
     if asked.output:
         asked.output.write_text(page)
     print(page)
@@ -62,6 +69,7 @@ def page_of(
     stored: dict[tuple[str, str], StoredComparison],
     cells: dict[tuple[str, str], list[Row]],
     note: str,
+    curves: list[str],
 ) -> str:
     wanted = [(cell.table, cell.title) for cell in suite.cells]
     run = [key for key in wanted if cells.get(key)]
@@ -109,6 +117,7 @@ def page_of(
     lines += search_table(said)
     lines += ["", "## Where arachne is not first", ""]
     lines += not_first([(title, cells[table, title]) for table, title in run])
+    lines += curves
     lines += ["", "## The paper's figures and ours", ""]
     lines += [
         "Ours stand beside the paper's; none is a target. Where it is not known what exactly "
@@ -165,6 +174,37 @@ def search_table(said: list[Said]) -> list[str]:
             f"| {planner} | {len(found)} | {answered} | {statistics.median(times):.2f} | "
             f"{min(times):.2f} | {max(times):.2f} | {ORIGINALS.get(planner, '-')} |"
         )
+    return lines
+
+
+def curve_table(store: Store, comparison: int) -> list[str]:
+    """Best iteration so far over the best of all searches, in percent, by plans priced."""
+    stored = store.comparison(comparison)
+    series: dict[str, list[SearchCurve]] = defaultdict(list)
+    for one in store.search_curves(comparison):
+        series[one.curve.planner].append(one.curve)
+    medians = {name: median_curve([c.points for c in curves]) for name, curves in series.items()}
+    shortest = min(best for curve in medians.values() for _, best in curve)
+    lines = [
+        "",
+        f"## Best plan so far by plans priced: {stored.comparison.title}",
+        "",
+        "Throughput in % of the best that any of these searches met; `end`: where the search ended "
+        f"(its ceiling, its own end, or {stored.comparison.options['budget_s']} s). For random the "
+        "median over seeds.",
+        "",
+        "| search | seeds | " + " | ".join(f"{n:,}" for n in COUNTS) + " | end |",
+        "| --- | ---: |" + " ---: |" * (len(COUNTS) + 1),
+    ]
+    for name, curve in medians.items():
+        end = max(point.evaluations for one in series[name] for point in one.points)
+        cells = []
+        for n in COUNTS:
+            reached = [best for count, best in curve if count <= n]
+            past = n > end
+            cells.append("" if past else f"{100 * shortest / min(reached):.1f}" if reached else "-")
+        cells.append(f"{100 * shortest / curve[-1][1]:.1f} at {end:,}")
+        lines.append(f"| {name} | {len(series[name])} | " + " | ".join(cells) + " |")
     return lines
 
 

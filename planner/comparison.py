@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.answer import figures
+from planner.cost import price
 from planner.curves import curves_of, whole_curve
 from planner.evaluate import with_bound
 from planner.problem import Problem
 from planner.race import Race, Task
 from planner.result import Budget, PlanResult, Status
+from specs.errors import PlanError, ProfileMissing
 from specs.layer import LayerKind
 from specs.plan import Plan
 
@@ -92,7 +95,6 @@ class Contest:
             options={
                 **self.options,
                 "budget_s": self.budget.seconds,
-                "profile_runs": list(self.problem.profiles.run_ids),
             },
         )
 
@@ -143,12 +145,14 @@ def run_contest(
     """Ask all planners, store each answer as it comes; the comparison's id and its rows in order.
 
     resume: go on with the newest comparison of the same question, and ask only for the rows that
-    it lacks. bound_ms: the certificate, to stand in predictions. said: is told each new answer.
+    it lacks, or whose plan the profiles of today price otherwise. bound_ms: the certificate, to
+    stand in predictions. said: is told each new answer.
     """
     question = contest.question
     old = store.find_comparison(question) if resume else None
     comparison = old.id if old else store.add_comparison(question)
-    answers = {one.planner: one for one in stored_answers(store, old)} if old else {}
+    kept = stored_answers(store, old) if old else []
+    answers = {one.planner: one for one in kept if _still_so(contest.problem, one)}
     tasks = contest.tasks()
     order = []
     for task in tasks:
@@ -262,6 +266,21 @@ def _stored_answer(store: Store, row: ComparisonRow) -> Answer:
         plan, row.search_s, row.evaluations, row.rejected, Status(row.status), row.reason
     )
     return Answer(row.planner, result, row.plan_id)
+
+
+def _still_so(problem: Problem, answer: Answer) -> bool:
+    """Whether the profiles of today price an answer's plan as it was priced; True without a plan.
+
+    The runs that they are from may be others: an estimate for a larger cluster holds the same rows.
+    """
+    plan = answer.result.plan
+    if plan is None or plan.prediction is None:
+        return True
+    try:
+        now = price(problem, plan).iteration_ms
+    except (PlanError, ProfileMissing):
+        return False
+    return math.isclose(now, plan.prediction.iteration_ms, rel_tol=1e-9)
 
 
 def counts(answer: Answer) -> bool:

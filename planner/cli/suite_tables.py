@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_table(table: SuiteTable, documents: Sequence[dict[str, Any]]) -> None:
-    """One table: samples/s of every planner in every cell, then the search times."""
+    """One table: samples/s of every planner (a row) in every cell, then the search times."""
     from rich.table import Table
 
     out = console()
@@ -22,15 +22,13 @@ def print_table(table: SuiteTable, documents: Sequence[dict[str, Any]]) -> None:
     speeds = Table(title=f"{table.title}: samples/s (in brackets % of the best)", pad_edge=False)
     searches = Table(title=f"{table.title}: search, s", pad_edge=False)
     for one in (speeds, searches):
-        one.add_column("question")
-        one.add_column("GPUs", justify="right")
-        for planner in planners:
-            one.add_column(planner, justify="right")
-    for document in documents:
-        rows = {row["planner"]: row for row in document["rows"]}
-        head = [document["title"], str(document["gpus"])]
-        speeds.add_row(*head, *(_speed(rows.get(planner)) for planner in planners))
-        searches.add_row(*head, *(_search(rows.get(planner)) for planner in planners))
+        one.add_column("planner")
+        for document in documents:
+            one.add_column(f"{document['title']}, {document['gpus']} GPUs", justify="right")
+    for planner in planners:
+        rows = [_row_of(document, planner) for document in documents]
+        speeds.add_row(planner, *map(_speed, rows))
+        searches.add_row(planner, *map(_search, rows))
     if table.chosen:
         out.print(f"{table.name}: {table.chosen}", soft_wrap=True, highlight=False, markup=False)
     out.print(speeds)
@@ -42,6 +40,10 @@ def print_table(table: SuiteTable, documents: Sequence[dict[str, Any]]) -> None:
         line = beaten(document)
         if line:
             out.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _row_of(document: dict[str, Any], planner: str) -> dict[str, Any] | None:
+    return next((row for row in document["rows"] if row["planner"] == planner), None)
 
 
 def _speed(row: dict[str, Any] | None) -> str:

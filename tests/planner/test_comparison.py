@@ -20,7 +20,7 @@ from planner.comparison import (
     run_curves,
 )
 from planner.problem import Problem
-from planner.profiles import load_profiles
+from planner.profiles import Origin, load_profiles
 from planner.race import Race
 from planner.result import Budget, PlanResult, Status
 from profiler.estimate import estimate_missing
@@ -86,6 +86,34 @@ def test_resuming_asks_only_for_the_rows_that_are_missing(store: Store) -> None:
     assert len(store.comparisons()) == 1
     rows = comparison_rows(answers)
     assert all(row["iteration_s"] > 0 for row in rows)
+
+
+def test_rows_that_other_runs_price_alike_are_kept_and_others_asked_again(store: Store) -> None:
+    contest = contest_of(store, ["random"])
+    asked: list[str] = []
+    with Race(1) as race:
+        first, answers = run_contest(store, race, contest)
+        origins = {
+            key: Origin(99, one.source) for key, one in contest.problem.profiles.origins.items()
+        }
+        again = replace(contest.problem.profiles, origins=origins)
+        alike = replace(contest, problem=replace(contest.problem, profiles=again))
+        same, _ = run_contest(
+            store, race, alike, resume=True, said=lambda one: asked.append(one.planner)
+        )
+        assert (same, asked) == (first, [])
+        rows = {
+            key: replace(row, forward_ms=2 * row.forward_ms)
+            for key, row in contest.problem.profiles.layers.items()
+        }
+        slower = replace(contest.problem.profiles, layers=rows)
+        other = replace(contest, problem=replace(contest.problem, profiles=slower))
+        same, changed = run_contest(
+            store, race, other, resume=True, said=lambda one: asked.append(one.planner)
+        )
+    assert (same, asked) == (first, ["random"])
+    (old,), (new,) = comparison_rows(answers), comparison_rows(changed)
+    assert new["iteration_s"] > old["iteration_s"]
 
 
 def test_another_budget_is_another_comparison(store: Store) -> None:
