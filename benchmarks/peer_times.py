@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from planner.baselines.sailor.search import SailorSearch
@@ -39,11 +40,11 @@ def times() -> Iterator[tuple[str, str, float, float]]:
     for name in RUNS:
         yield "sailor", name, float(sailor_release.recorded(name)["search_s"]), sailor(name)
     for name in COMPLETED_RUNS:
-        recorded = metis_release.recorded(name)["wall_s"]
-        yield "metis", name, recorded, second_of_two(lambda name=name: metis_release.run(name))
+        recorded = metis_release.recorded(name)["outcome"]["wall_s"]
+        yield "metis", name, recorded, second_of_two(partial(metis_release.run, name))
     for name in AMP_RUNS:
-        recorded = amp_release.recorded(name)["wall_s"]
-        yield "amp", name, recorded, second_of_two(lambda name=name: amp_release.run(name))
+        recorded = amp_release.recorded(name)["outcome"]["wall_s"]
+        yield "amp", name, recorded, second_of_two(partial(amp_release.run, name))
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import argparse
 import os
 import platform
 import statistics
-import sys
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,8 @@ import numba
 
 from db.records import SearchCurve, StoredComparison
 from db.store import Store, open_store
-from planner.comparison import comparison_rows, stored_answers
+from planner.baselines import PLANNERS
+from planner.comparison import comparison_rows, planner_and_variant, stored_answers
 from planner.published import Said, beside
 from planner.suite import Suite, load_suite
 from reports.comparisons import median_curve
@@ -44,6 +44,7 @@ def main() -> None:
     options.add_argument("--store", required=True)
     options.add_argument("--suite", default="paper")
     options.add_argument("--curves", type=int, help="the comparison whose curves to show")
+    options.add_argument("--peers", type=Path, help="what benchmarks.peer_times printed")
     options.add_argument("--note", default="", help="what else ran on the machine")
     options.add_argument("-o", "--output", type=Path)
     asked = options.parse_args()
@@ -58,7 +59,8 @@ def main() -> None:
             key: comparison_rows(stored_answers(store, stored)) for key, stored in fullest.items()
         }
         curves = curve_table(store, asked.curves) if asked.curves else []
-    page = page_of(suite, fullest, cells, asked.note, curves)
+    peers = asked.peers.read_text() if asked.peers else ""
+    page = page_of(suite, fullest, cells, asked.note, curves, peers)
     if asked.output:
         asked.output.write_text(page)
     print(page)
@@ -70,6 +72,7 @@ def page_of(
     cells: dict[tuple[str, str], list[Row]],
     note: str,
     curves: list[str],
+    peers: str,
 ) -> str:
     wanted = [(cell.table, cell.title) for cell in suite.cells]
     run = [key for key in wanted if cells.get(key)]
@@ -80,7 +83,7 @@ def page_of(
         f"{datetime.now(UTC):%Y-%m-%d}, {platform.processor() or platform.machine()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}, numba {numba.__version__}. "
         f"{note}",
-        f"Command: `python -m benchmarks.suite_paper {' '.join(sys.argv[1:])}`, after "
+        f"Command: `python -m benchmarks.suite_paper`, after "
         f"`arachne-plan compare --suite {suite.name} --estimate-missing "
         f"--budget-s {' / '.join(budgets)} "
         "--certificate none --resume`. Profiles are estimated; every plan is priced by our cost "
@@ -115,8 +118,24 @@ def page_of(
     ]
     lines += ["", "## Search time of each planner, s", ""]
     lines += search_table(said)
+    if peers:
+        lines += [
+            "",
+            "The originals on their recorded cases, and ours on the same inputs with the faults of "
+            "the releases on (`python -m benchmarks.peer_times`):",
+            "",
+            peers.strip(),
+        ]
     lines += ["", "## Where arachne is not first", ""]
     lines += not_first([(title, cells[table, title]) for table, title in run])
+    lines += ["", "## Rows without a plan", ""]
+    lines += ["| question | planner | status | reason |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {title} | {row['planner']} | {row['status']} | {row['reason']} |"
+        for table, title in run
+        for row in cells[table, title]
+        if row["status"] != "ok"
+    ]
     lines += curves
     lines += ["", "## The paper's figures and ours", ""]
     lines += [
@@ -131,9 +150,14 @@ def page_of(
     return "\n".join(lines) + "\n"
 
 
+def _place(label: str) -> tuple[int, str]:
+    """Planners in the order of their dict, variants behind their planner."""
+    return list(PLANNERS).index(planner_and_variant(label)[0]), label
+
+
 def speed_table(cells: list[tuple[str, list[Row]]]) -> list[str]:
     """samples/s of every planner, the best in bold, in brackets % of the best."""
-    planners = list(dict.fromkeys(row["planner"] for _, rows in cells for row in rows))
+    planners = sorted({row["planner"] for _, rows in cells for row in rows}, key=_place)
     lines = [
         "samples/s (% of the best)",
         "",
@@ -146,7 +170,7 @@ def speed_table(cells: list[tuple[str, list[Row]]]) -> list[str]:
         for planner in planners:
             row = by_planner.get(planner)
             if row is None:
-                shown.append("not run")
+                shown.append("-")
             elif row["samples_per_s"] is None:
                 shown.append(row["status"])
             elif not row["fits"]:
@@ -167,7 +191,7 @@ def search_table(said: list[Said]) -> list[str]:
     by_planner: dict[str, list[Said]] = defaultdict(list)
     for one in said:
         by_planner[one.planner].append(one)
-    for planner, found in by_planner.items():
+    for planner, found in sorted(by_planner.items(), key=lambda item: _place(item[0])):
         times = [one.search_s for one in found]
         answered = sum(one.iteration_ms is not None for one in found)
         lines.append(
