@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.answer import figures
 from specs.plan import Plan, Template
+from specs.transfer import BYTES_PER_MS, bytes_to_move, pause_ms
 
 
 def template_shape(template: Template) -> str:
@@ -24,7 +25,10 @@ def plan_difference(first: Plan, second: Plan) -> dict[str, Any]:
 
     iteration_ratio: the second's iteration time over the first's, None where one is not priced.
     gpus_moved: GPUs that hold another (stage, template) in the second than in the first;
-    gpus_only_in_*: GPUs that only one of them uses.
+    gpus_only_in_*: GPUs that only one of them uses. bytes_to_move: weights and optimizer state that
+    GPUs of the second get from others when training goes from the first to it, in all and of the
+    one that gets most; predicted_pause_s: how long it stands meanwhile, by the slowest network
+    card of the second's cluster. None for plans of different models or workloads.
     """
     places = [_holders(plan) for plan in (first, second)]
     both = places[0].keys() & places[1].keys()
@@ -52,6 +56,20 @@ def plan_difference(first: Plan, second: Plan) -> dict[str, Any]:
         "gpus_moved": sum(places[0][gpu] != places[1][gpu] for gpu in both),
         "gpus_only_in_first": len(places[0].keys() - both),
         "gpus_only_in_second": len(places[1].keys() - both),
+        **_moving(first, second),
+    }
+
+
+def _moving(first: Plan, second: Plan) -> dict[str, Any]:
+    if first.model.config_hash != second.model.config_hash or first.workload != second.workload:
+        return {"bytes_to_move": None, "most_bytes_of_a_gpu": None, "predicted_pause_s": None}
+    received = bytes_to_move(first, second)
+    cards = [node.nic_bytes_per_ms for node in second.cluster.nodes]
+    rate = min((card for card in cards if card is not None), default=BYTES_PER_MS)
+    return {
+        "bytes_to_move": sum(received),
+        "most_bytes_of_a_gpu": max(received),
+        "predicted_pause_s": pause_ms(received, bytes_per_ms=rate) / 1000,
     }
 
 

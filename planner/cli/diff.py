@@ -22,6 +22,7 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
     from planner.cli.plan_argument import read_plan
     from planner.difference import plan_difference
     from specs.door import console, print_json
+    from specs.units import human_bytes
 
     with open_store(store) as opened:
         found = plan_difference(read_plan(opened, first), read_plan(opened, second))
@@ -51,3 +52,11 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    if found["bytes_to_move"] is not None:
+        out.print(
+            f"{human_bytes(found['bytes_to_move'])} of state move, at most "
+            f"{human_bytes(found['most_bytes_of_a_gpu'])} to one GPU: a live change would take "
+            f"about {found['predicted_pause_s']:.1f} s",
+            soft_wrap=True,
+            highlight=False,
+        )

@@ -342,7 +342,8 @@ class Controller(Coordinator):
             worker.error = said.error
 
     def _paused(self, worker: WorkerRecord, said: Paused) -> None:
-        if worker not in self.members or said.generation != self.generation:
+        current = worker in self.members and said.generation == self.generation
+        if not current or self.gathered:
             return
         if said.error is not None:
             if not said.peer:

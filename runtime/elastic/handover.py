@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from runtime.elastic.transfer import Layout, Move, Transfer, layout_of, transfer_between
 from runtime.executor import Executor
 from runtime.optimizer import TORCH_DTYPE
 from runtime.state import WEIGHT, state_of
 from specs.errors import RunError
 from specs.plan import Plan
+from specs.transfer import Layout, Move, Transfer, layout_of, transfer_between
 from specs.workload import DType, Optimizer, Workload
 
 

@@ -53,6 +53,7 @@ class Coordinator(ABC):
         self.checkpoint: Path | None = None
         self.members: list[WorkerRecord] = []
         self.trouble: str | None = None
+        self.gathered = False  # all have paused, and a second word of it is no news
         self.deaths = 0  # since the last change that went well
         self.trained_at = time.monotonic()  # when a step was last heard of
         self.pauses = Pauses()
@@ -115,7 +116,7 @@ class Coordinator(ABC):
         graceful: at the next border between iterations; else their connections are cut.
         """
         # Who is lost now is missed below; it is no reason to begin anew.
-        self.members, self.trouble = [], None
+        self.members, self.trouble, self.gathered = [], None, True
         asked = [w for w in self.fleet.workers.values() if w.ready and not w.quitting]
         for worker in asked:
             worker.answered = False
@@ -157,6 +158,7 @@ class Coordinator(ABC):
         old = self.plan if self.key else None
         found = self._sources(plan, ranks)
         self.generation += 1
+        self.gathered = False
         key = str(self.generation)
         self.plans[key] = plan
         meeting = {

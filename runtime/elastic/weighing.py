@@ -6,13 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from runtime.elastic.transfer import bytes_to_move
 from specs.plan import Plan
-
-# Before anything was measured: the pauses of 27 M parameters on one host with workers warmed up
-# were 1.1 to 1.5 s, their state went at 0.4 to 0.5 GB/s over loopback.
-FIRST_FIXED_MS = 1500.0
-FIRST_BYTES_PER_MS = 4e5
+from specs.transfer import BYTES_PER_MS, FIXED_PAUSE_MS, bytes_to_move, pause_ms
 
 
 @dataclass
@@ -33,12 +28,12 @@ class Pauses:
     def predicted_ms(self, received: Sequence[int]) -> float:
         """The pause of a change in which each rank gets so many bytes.
 
-        fixed + most bytes of a rank / rate: medians of the pauses of this run, first figures
-        above.
+        Fixed part and rate are the medians of this run's pauses; before the first, what others
+        took (specs/transfer.py).
         """
-        fixed = median(self.fixed_ms) if self.fixed_ms else FIRST_FIXED_MS
-        rate = median(self.bytes_per_ms) if self.bytes_per_ms else FIRST_BYTES_PER_MS
-        return fixed + max(received, default=0) / rate
+        fixed = median(self.fixed_ms) if self.fixed_ms else FIXED_PAUSE_MS
+        rate = median(self.bytes_per_ms) if self.bytes_per_ms else BYTES_PER_MS
+        return pause_ms(received, fixed, rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +69,15 @@ def weigh(
     if old.prediction is None or new.prediction is None:
         return Verdict(False, "a plan without a prediction cannot be weighed")
     received = bytes_to_move(old, new)
-    pause_ms = pauses.predicted_ms(received)
+    cost_ms = pauses.predicted_ms(received)
     now_ms = old.prediction.iteration_ms * slowness if measured_ms is None else measured_ms
     ratio = new.prediction.iteration_ms / (old.prediction.iteration_ms * slowness)
     gain = 1 - ratio
     saved_ms = iterations_left * now_ms * gain
     figures = (
         f"{gain:+.1%} an iteration saves {saved_ms / 1e3:.1f} s in {iterations_left} iterations, "
-        f"the pause costs {pause_ms / 1e3:.1f} s ({sum(received):,} bytes move)"
+        f"the pause costs {cost_ms / 1e3:.1f} s ({sum(received):,} bytes move)"
     )
     return Verdict(
-        gain >= min_gain and saved_ms > pause_ms, figures, saved_ms, pause_ms, sum(received)
+        gain >= min_gain and saved_ms > cost_ms, figures, saved_ms, cost_ms, sum(received)
     )

@@ -47,6 +47,7 @@ def _through(rank: int, plans: list[Plan], folder: str, steps: int) -> list[floa
                 for member in range(world)
             ]
             held, _ = hand_over(seats, rank, held, number * steps, CPU)
+            dist.barrier()
             dist.destroy_process_group()
         if rank >= plan.gpus_used:
             continue
@@ -69,6 +70,7 @@ def _join(folder: str, name: str, rank: int, world: int) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=world
     )
+    dist.barrier()  # who leaves at once may close on one that has not come in yet
 
 
 def _alone(rank: int, plan: Plan, steps: int) -> list[float]:
@@ -79,15 +81,27 @@ def _alone(rank: int, plan: Plan, steps: int) -> list[float]:
 def check_plans(plans: list[Plan], tmp_path: Path, rel: float = 1e-5) -> None:
     """Losses over a row of plans equal those of one process with one plan."""
     world = max(plan.gpus_used for plan in plans)
-    meetings = tmp_path / "meetings"
-    meetings.mkdir()
-    found = run_ranks(world, tmp_path / "a", _through, plans, str(meetings), STEPS)
+    found = _run(world, tmp_path, plans)
     batch = plans[0].workload.global_batch
     blocks = plans[0].model.blocks
     one = make_plan(plans[0].model, [Pipe(1, [(1, blocks)], [(batch, 1)])])
     one = replace(one, workload=plans[0].workload)
     expected = run_ranks(1, tmp_path / "b", _alone, one, STEPS * len(plans))[0]
     assert found[0] == pytest.approx(expected, rel=rel)
+
+
+def _run(world: int, tmp_path: Path, plans: list[Plan]) -> list[list[float]]:
+    for attempt in range(3):
+        meetings = tmp_path / f"meetings-{attempt}"
+        meetings.mkdir()
+        try:
+            return run_ranks(world, tmp_path / "a", _through, plans, str(meetings), STEPS)
+        except AssertionError as error:
+            # On a busy host gloo may give up a connection that its peer has accepted. A controller
+            # then begins the next generation; here all is done again.
+            if "connectFullMesh failed" not in str(error):
+                raise
+    raise AssertionError("gloo has not connected in three attempts")
 
 
 def test_two_three_four_two_processes(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.elastic.transfer import (
+from specs.boxes import Box, Placement, Tag
+from specs.transfer import (
     bytes_to_move,
     layout_of,
     state_bytes,
     transfer_between,
 )
-from specs.boxes import Box, Placement, Tag
 from specs.workload import DType, Optimizer, Workload
 from tests.runtime.elastic.random_row import random_row
 from tests.runtime.plans import Pipe, make_plan
