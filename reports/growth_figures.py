@@ -50,10 +50,13 @@ def _answers(found: Comparisons, comparison: int) -> dict[str, AnswerRow]:
 
 
 def _planners(found: Comparisons, growth: Growth) -> list[str]:
-    names: dict[str, None] = {}
-    for comparison in growth.comparisons:
-        names |= dict.fromkeys(_answers(found, comparison))
-    return list(names)
+    here = {a.planner for a in found.answers if a.comparison_id in growth.comparisons}
+    return [name for name in every_planner(found) if name in here]
+
+
+def every_planner(found: Comparisons) -> list[str]:
+    """All planners in the order of the page, by which they have their colours."""
+    return list(dict.fromkeys(answer.planner for answer in found.answers))
 
 
 def _lines(
@@ -62,7 +65,9 @@ def _lines(
     """A line per planner; a gap where it has no plan that fits."""
     steps = [_answers(found, comparison) for comparison in growth.comparisons]
     traces = []
-    for i, planner in enumerate(_planners(found, growth)):
+    order = every_planner(found)
+    for planner in _planners(found, growth):
+        i = order.index(planner)
         y = [
             getattr(step[planner], figure) if planner in step and step[planner].fits else None
             for step in steps

@@ -68,7 +68,7 @@
         const mine = found.filter((row) => row.planner === planner);
         return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.depth + shift(planner)), y: mine.map((row) => W.plot(row.mix, 40)), marker: { color: colour(planner), symbol: symbol(planner), size: mine.map((row) => 6 + 10 * (row.relative_percent / 100) ** 3), line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
       })),
-      layout: { xaxis: { title: { text: "stages of the deepest template" }, dtick: 1 }, yaxis: { type: "category", ticks: "" } },
+      layout: { xaxis: { title: { text: "stages of the deepest template" }, ...(Math.max(...found.map((row) => row.depth), ...random.map((plan) => plan[0])) > 12 ? {} : { dtick: 1 }) }, yaxis: { type: "category", ticks: "" } },
       height: Math.max(420, 150 + 30 * new Set([...found.map((row) => row.mix), ...random.map((plan) => plan[1])]).size),
       said: "Larger marks are faster plans." + (random.length ? " Small grey marks are random plans." : ""),
       columns,
