@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import compiled, inlined
 from planner.kernel.options import stage_options
 from planner.kernel.packing import REPLICA, STAGE, free_slots, pack, replicas_by_counting
 from planner.kernel.price import price
@@ -62,7 +62,7 @@ def prepare(tables: Tables, laid: Laid, k: int, room: Room) -> None:
     free_slots(tables, room.node_int[FREE], room.slots)
 
 
-@compiled
+@inlined
 def most_replicas(tables: Tables, laid: Laid, k: int, kinds: Array, depth: int, room: Room) -> Any:
     """The DP degree of template k: the most replicas that pack and get a sample; else 0.
 
@@ -81,7 +81,7 @@ def most_replicas(tables: Tables, laid: Laid, k: int, kinds: Array, depth: int, 
     return r
 
 
-@compiled
+@inlined
 def refuse(room: Room) -> None:
     """Count the refusal that room.why holds."""
     code = room.why[CODE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import inlined
 from planner.kernel.price import dispatch
 from planner.kernel.state import (
     ALLOWED,
@@ -50,7 +50,7 @@ from planner.kernel.tables import (
 )
 
 
-@compiled
+@inlined
 def stage_options(tables: Tables, laid: Laid, k: int, alone: int, room: Room) -> bool:
     """Write every way to run each stage of template k; False where a stage has none.
 
@@ -106,7 +106,7 @@ def stage_options(tables: Tables, laid: Laid, k: int, alone: int, room: Room) ->
     return True
 
 
-@compiled
+@inlined
 def _add_ends(
     end: Array, real: Array, s: int, row: int, p: int, q: int, b: int, depth: int, kept: int
 ) -> None:
@@ -126,7 +126,7 @@ def _add_ends(
     real[END_TRANSIENT, s, row] = max(real[END_TRANSIENT, s, row], transient)
 
 
-@compiled
+@inlined
 def _add_blocks(
     block: Array, raised: Array, s: int, row: int, p: int, q: int, b: int, x: int, kept: int
 ) -> None:
@@ -139,7 +139,7 @@ def _add_blocks(
         raised[BLOCK_TRANSIENT, s, row, kind] = max(raised[BLOCK_TRANSIENT, s, row, kind], extra)
 
 
-@compiled
+@inlined
 def _exists(tables: Tables, laid: Laid, k: int, s: int, x: int) -> bool:
     """Whether a stage may be tiled so: divisible, and each ETP group inside one node."""
     tp, depth = tables.kind_int[TP, laid.stage[KIND, k, s]], laid.shape[DEPTH, k]

@@ -7,7 +7,7 @@ used up in order. Cost: nodes + groups.
 
 from __future__ import annotations
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import compiled, inlined
 from planner.kernel.state import CURSOR, FREE, LAST, LEFT, LENGTH, Array, Room
 from planner.kernel.tables import GPU, KIND_GPU, POOL, TP, Tables
 
@@ -25,7 +25,7 @@ def free_slots(tables: Tables, free: Array, slots: Array) -> None:
                 slots[q] += free[n] // tables.kind_int[TP, q]
 
 
-@compiled
+@inlined
 def replicas_by_counting(tables: Tables, slots: Array, kinds: Array, depth: int) -> int:
     """No more replicas than this pack (DESIGN section 13, 17)."""
     most = 1 << 60
@@ -39,7 +39,7 @@ def replicas_by_counting(tables: Tables, slots: Array, kinds: Array, depth: int)
     return most
 
 
-@compiled
+@inlined
 def _line_up(tables: Tables, room: Room, q: int) -> None:
     """Queue the nodes that a group of this kind can go to, fewest free GPUs first."""
     tp, gpu = tables.kind_int[TP, q], tables.kind_int[KIND_GPU, q]
@@ -74,7 +74,7 @@ def _line_up(tables: Tables, room: Room, q: int) -> None:
     room.type_int[CURSOR, gpu] = 0
 
 
-@compiled
+@inlined
 def _take(tables: Tables, room: Room, q: int) -> int:
     """The node for the next group of this kind, -1 for none."""
     tp, gpu = tables.kind_int[TP, q], tables.kind_int[KIND_GPU, q]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import inlined
 from planner.kernel.shares import micro_batches
 from planner.kernel.state import (
     AT_BATCH,
@@ -61,7 +61,7 @@ from planner.kernel.tables import (
 )
 
 
-@compiled
+@inlined
 def dispatch(tables: Tables, laid: Laid, k: int, s: int, x: int, room: Room) -> float:
     """Dispatch and combine of one layer with experts for one micro-batch, in ms; NaN: no link.
 
@@ -110,7 +110,7 @@ def dispatch(tables: Tables, laid: Laid, k: int, s: int, x: int, room: Room) -> 
     return 4.0 * slowest
 
 
-@compiled
+@inlined
 def _stage_times(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
     """Write t_s and the updates of a template's stages; False where a row lacks."""
     depth, b, node = laid.shape[DEPTH, k], laid.shape[BATCH, k], laid.node[k]
@@ -160,7 +160,7 @@ def _stage_times(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _fits(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
     """Whether every stage of a template fits its fullest node with M_k micro-batches."""
     depth, b, node = laid.shape[DEPTH, k], laid.shape[BATCH, k], laid.node[k]
@@ -198,7 +198,7 @@ def _fits(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
     return True
 
 
-@compiled
+@inlined
 def price(tables: Tables, laid: Laid, count: int, room: Room) -> float:
     """Iteration time of the first `count` templates in ms, after `send`; -1 if refused.
 
@@ -220,7 +220,7 @@ def price(tables: Tables, laid: Laid, count: int, room: Room) -> float:
     return _iteration(laid, count, room)
 
 
-@compiled
+@inlined
 def _iteration(laid: Laid, count: int, room: Room) -> float:
     """max over templates of pipe + max over all stages of g_s, which it writes."""
     pipe = once = 0.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import inlined
 from planner.kernel.state import BATCH, MICRO_BATCHES, REPLICAS, SLOWEST, TOTAL, Laid, Room
 from planner.kernel.tables import Tables
 
 
-@compiled
+@inlined
 def _micro_batches_in(total: float, slowest: float, time: float) -> int:
     """M_k(T), with pipe(M) = (M - 1) * slowest + total compared as planner.shares compares it."""
     if time < total:
@@ -22,7 +22,7 @@ def _micro_batches_in(total: float, slowest: float, time: float) -> int:
     return count
 
 
-@compiled
+@inlined
 def _samples(tables: Tables, laid: Laid, count: int, room: Room, time: float) -> int:
     """Samples that all templates finish in a time."""
     found = 0
@@ -33,7 +33,7 @@ def _samples(tables: Tables, laid: Laid, count: int, room: Room, time: float) ->
     return found
 
 
-@compiled
+@inlined
 def micro_batches(tables: Tables, laid: Laid, count: int, room: Room) -> bool:
     """Write M_k(T*) of section 13.9 to template_int from the sums and maxima of t.
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import compiled, inlined
 from planner.kernel.state import (
     ALLOWED,
     ARRANGED,
@@ -44,7 +44,7 @@ CEILINGS = 4  # of two kinds, as in planner/fill/split.py
 BELOW_LEAST = 1.0 - 1e-9  # a start this much lower is below the least feasible ceiling for sure
 
 
-@compiled
+@inlined
 def split_blocks(tables: Tables, room: Room, depth: int, batches: int) -> bool:
     """The split with the least (M - 1) max t + sum t; False where none fits (room.why)."""
     room.why[CODE] = OK
@@ -63,7 +63,7 @@ def _refuse(room: Room, s: int, over: float) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _one_kind(room: Room, depth: int, blocks: int, batches: int) -> bool:
     options = room.options
     if not _count_caps(room, depth, blocks):
@@ -91,7 +91,7 @@ def _one_kind(room: Room, depth: int, blocks: int, batches: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _take_split(options: Options, depth: int) -> None:
     """Make the split that was just tried the answer."""
     for s in range(depth):
@@ -99,7 +99,7 @@ def _take_split(options: Options, depth: int) -> None:
         options.stage_int[CHOSEN, s] = options.stage_int[TRIAL_CHOSEN, s]
 
 
-@compiled
+@inlined
 def _count_caps(room: Room, depth: int, blocks: int) -> bool:
     """Write the most blocks that fit each option's memory; False where that is not enough."""
     options = room.options
@@ -134,7 +134,7 @@ def _count_caps(room: Room, depth: int, blocks: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _count_below(options: Options, depth: int, ceiling: float) -> None:
     """Write to Options.whole[BELOW] the most blocks, at most the cap, below a ceiling."""
     for s in range(depth):
@@ -153,7 +153,7 @@ def _count_below(options: Options, depth: int, ceiling: float) -> None:
             options.whole[BELOW, s, x] = count
 
 
-@compiled
+@inlined
 def _raise(options: Options, depth: int, ceiling: float) -> None:
     """Bring Options.whole[BELOW] from a lower ceiling to this one."""
     for s in range(depth):
@@ -167,7 +167,7 @@ def _raise(options: Options, depth: int, ceiling: float) -> None:
                 options.whole[BELOW, s, x] = count
 
 
-@compiled
+@inlined
 def _enough(options: Options, depth: int, blocks: int) -> bool:
     """Whether what is below the ceiling holds all blocks, at least one a stage."""
     total, least = 0, 1 << 60
@@ -182,7 +182,7 @@ def _enough(options: Options, depth: int, blocks: int) -> bool:
     return least > 0 and total >= blocks
 
 
-@compiled
+@inlined
 def _next_ceiling(options: Options, depth: int) -> float:
     """The least time of some stage with one block more than is below the ceiling."""
     above = np.inf
@@ -196,7 +196,7 @@ def _next_ceiling(options: Options, depth: int) -> float:
     return above
 
 
-@compiled
+@inlined
 def _start(options: Options, depth: int, blocks: int) -> float:
     """A ceiling just below the least feasible one.
 
@@ -233,7 +233,7 @@ def _start(options: Options, depth: int, blocks: int) -> float:
     return low * BELOW_LEAST
 
 
-@compiled
+@inlined
 def _level(options: Options, depth: int, blocks: int) -> float:
     """The time at which stages, each of its option ARRANGED, hold all blocks in fractions."""
     left = float(blocks)
@@ -263,7 +263,7 @@ def _level(options: Options, depth: int, blocks: int) -> float:
             return level
 
 
-@compiled
+@inlined
 def _deal_blocks(options: Options, depth: int, blocks: int, batches: int) -> tuple[float, float]:
     """Blocks below the ceiling to the smallest time per block first.
 
@@ -306,7 +306,7 @@ def _deal_blocks(options: Options, depth: int, blocks: int, batches: int) -> tup
     return (batches - 1) * slowest + total, total
 
 
-@compiled
+@inlined
 def _time(before: Array, options: Options, s: int, x: int, low: int, high: int) -> float:
     """t of blocks low..high on stage s at option x."""
     added = 0.0
@@ -317,7 +317,7 @@ def _time(before: Array, options: Options, s: int, x: int, low: int, high: int) 
     return took
 
 
-@compiled
+@inlined
 def _excess(before: Array, options: Options, s: int, x: int, low: int, high: int) -> float:
     """Memory of blocks low..high beyond the limit."""
     need = options.real[FIXED_BYTES, s, x]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import compiled, inlined
 from planner.kernel.state import (
     COPIES,
     DEPTH,
@@ -29,7 +29,7 @@ from planner.kernel.state import (
 from planner.kernel.tables import BUS, DENSE, EP, ETP, EXPERTS, NIC, TP, Tables
 
 
-@compiled
+@inlined
 def _own(
     node: Array, s: int, depth: int, replicas: int, copies: Array, touched: Array, owners: int
 ) -> int:
@@ -43,7 +43,7 @@ def _own(
     return owners
 
 
-@compiled
+@inlined
 def _ring(
     node_real: Array,
     copies: Array,
@@ -97,7 +97,7 @@ def _sorted_cuts(cuts: Array, count: int) -> int:
     return kept
 
 
-@compiled
+@inlined
 def synchronise(tables: Tables, laid: Laid, count: int, room: Room) -> bool:
     """Write to node_real[SYNC] the ms of every node; False where a bus has no profile."""
     copies, touched = room.node_int[COPIES], room.node_int[TOUCHED]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.kernel.jit import compiled
+from planner.kernel.jit import inlined
 from planner.kernel.state import (
     BACK,
     BATCH,
@@ -19,7 +19,7 @@ from planner.kernel.state import (
 from planner.kernel.tables import GATHER, LATENCY, NEVER, NIC, P2P, POOL, Tables
 
 
-@compiled
+@inlined
 def send(tables: Tables, laid: Laid, count: int, room: Room) -> bool:
     """Write to stage_real[SEND] the transfers of every stage of the first `count` templates.
 
@@ -49,7 +49,7 @@ def send(tables: Tables, laid: Laid, count: int, room: Room) -> bool:
     return known
 
 
-@compiled
+@inlined
 def _send_of(tables: Tables, laid: Laid, k: int, room: Room) -> bool:
     depth, b = laid.shape[DEPTH, k], laid.shape[BATCH, k]
     for s in range(depth):
