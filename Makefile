@@ -28,7 +28,7 @@ test: $(INSTALLED) ## The tests: under 15 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-long: $(INSTALLED) ## The tests that take minutes each
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --timeout 900
 
 test-gpu: $(INSTALLED) ## The tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
