@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 def saved_bytes(modules: Iterable[nn.Module], forward: Callable[[], tuple[Any, Tensor]]) -> int:
     """Bytes that one more micro-batch keeps from forward until backward, without the weights.
 
     forward: runs one fresh micro-batch; gives its result and its input. Counts the storages that
-    autograd saves (each once, and whole: a view keeps all of its base) and the input, which
-    whoever runs the backward keeps. Two micro-batches run and the second is counted, so
-    that what all of them share (rotary positions, masks) is not.
+    autograd saves (each once, and whole: a view keeps all of its base) and still holds when the
+    forward is over, and the input, which whoever runs the backward keeps. Two micro-batches run and
+    the second is counted, so that what all of them share (rotary positions, masks) is not.
     """
-    seen = {
-        tensor.untyped_storage()._cdata: 0
-        for module in modules
-        for tensor in (*module.parameters(), *module.buffers())
-    }
+    # A weak reference keeps an address from coming back as another storage's, as happens where a
+    # branch of the graph leads nowhere (a router's) and is freed at once.
+    weak: Any = StorageWeakRef  # torch gives it no types
+    seen: dict[int, tuple[Any, int]] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        seen.setdefault(storage._cdata, storage.nbytes())
+        seen.setdefault(storage._cdata, (weak(storage), storage.nbytes()))
         return tensor
 
+    for module in modules:
+        for tensor in (*module.parameters(), *module.buffers()):
+            note(tensor)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        # Both results live until the count is done: a freed address could come back as another.
         first = forward()
         note(first[1])
-        shared = sum(seen.values())
+        shared = len(seen)
         second = forward()
         note(second[1])
-    total = sum(seen.values()) - shared
+    gc.collect()  # cycles of Python objects hold tensors that nothing needs
+    kept = list(seen.values())[shared:]
+    total = sum(nbytes for reference, nbytes in kept if not reference.expired())
     del first, second
     return total
 
