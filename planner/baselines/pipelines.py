@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from planner.cost import price
 from planner.packing import FreeGpus, Placement, assign_gpus
 from planner.problem import Problem
+from planner.refusal import NO_PACKING
+from specs.errors import PlanError, ProfileMissing
 from specs.layer import LayerKind
 from specs.plan import Place, Plan, Replica, Stage, Template
+
+HANDED_OVER = 4  # plans: the best and the next best
+DOES_NOT_FIT = "memory, as a plan of ours"
+
+CandidateT = TypeVar("CandidateT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,38 @@ def plan_of_pipelines(problem: Problem, planner: str, pipelines: Sequence[Pipeli
         if (nodes := place(problem, pipelines, placement)) is not None
     ]
     return min(plans, key=_iteration_ms, default=None)
+
+
+def plans_that_fit(
+    problem: Problem,
+    planner: str,
+    ranked: Iterable[CandidateT],
+    pipelines_of: Callable[[CandidateT], Sequence[Pipeline]],
+    rejected: Counter[str],
+) -> list[Plan]:
+    """The first HANDED_OVER candidates that fit our memory check, as plans, in their order.
+
+    Where none fits, the first that does not. pipelines_of may raise PlanError or ProfileMissing.
+    rejected: counts what is passed over, by reason.
+    """
+    plans: list[Plan] = []
+    unfit: Plan | None = None
+    for candidate in ranked:
+        if len(plans) == HANDED_OVER:
+            break
+        try:
+            found = plan_of_pipelines(problem, planner, pipelines_of(candidate))
+        except (PlanError, ProfileMissing) as error:
+            rejected[str(error)] += 1
+            continue
+        if found is None:
+            rejected[NO_PACKING] += 1
+        elif found.prediction is not None and not found.prediction.fits:
+            rejected[DOES_NOT_FIT] += 1
+            unfit = unfit or found
+        else:
+            plans.append(found)
+    return plans or ([] if unfit is None else [unfit])
 
 
 def _iteration_ms(plan: Plan) -> float:

@@ -36,16 +36,11 @@ from planner.baselines.amp.rules import Intended
 from planner.baselines.amp.search import AmpSearch
 from planner.baselines.amp.split import best_split
 from planner.baselines.metis.balance import StageLimits
-from planner.baselines.pipelines import Pipeline, plan_of_pipelines, stage_of
+from planner.baselines.pipelines import Pipeline, plans_that_fit, stage_of
 from planner.problem import Problem
-from planner.refusal import NO_PACKING
 from planner.result import Budget, PlanResult, Status
-from specs.errors import PlanError, ProfileMissing
-from specs.plan import Plan
 
 NAME = "amp"
-HANDED_OVER = 4  # plans: the best and the next best
-DOES_NOT_FIT = "memory, as a plan of ours"
 
 
 def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
@@ -62,7 +57,9 @@ def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
     )
     ranked = search.run()
     rejected = Counter(search.rejected)
-    plans = _plans(problem, ranked, rejected)
+    plans = plans_that_fit(
+        problem, NAME, ranked, lambda costed: pipelines(problem, costed), rejected
+    )
     parts = [] if plans else ["no plan: no combination of degrees fits memory and profiles"]
     parts.append(
         "all degrees and micro-batch sizes"
@@ -80,27 +77,6 @@ def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
         reason="; ".join(parts),
         alternatives=tuple(plans[1:]),
     )
-
-
-def _plans(problem: Problem, ranked: list[Costed], rejected: Counter[str]) -> list[Plan]:
-    plans: list[Plan] = []
-    unfit: Plan | None = None
-    for costed in ranked:
-        if len(plans) == HANDED_OVER:
-            break
-        try:
-            found = plan_of_pipelines(problem, NAME, pipelines(problem, costed))
-        except (PlanError, ProfileMissing) as error:
-            rejected[str(error)] += 1
-            continue
-        if found is None:
-            rejected[NO_PACKING] += 1
-        elif found.prediction is not None and not found.prediction.fits:
-            rejected[DOES_NOT_FIT] += 1
-            unfit = unfit or found
-        else:
-            plans.append(found)
-    return plans or ([] if unfit is None else [unfit])
 
 
 def pipelines(problem: Problem, costed: Costed) -> list[Pipeline]:

@@ -38,23 +38,18 @@ import time
 from collections import Counter
 
 from planner.baselines.metis.balance import StageLimits, balanced
-from planner.baselines.metis.convert import NoForm, pipelines
-from planner.baselines.metis.inputs import Costed, Inputs
+from planner.baselines.metis.convert import pipelines
+from planner.baselines.metis.inputs import Costed
 from planner.baselines.metis.question import question
 from planner.baselines.metis.rules import Intended
 from planner.baselines.metis.search import MetisSearch
-from planner.baselines.pipelines import plan_of_pipelines
+from planner.baselines.pipelines import plans_that_fit
 from planner.problem import Problem
-from planner.refusal import NO_PACKING
 from planner.result import Budget, PlanResult, Status
-from specs.errors import PlanError, ProfileMissing
-from specs.plan import Plan
 
 NAME = "metis"
 VARIANCES = (1.0, 0.5)  # scale variance of a pass; the second pass has the first's groups too
 MOST_PERMUTED = 4  # blocks
-HANDED_OVER = 4  # plans: the best and the next best
-DOES_NOT_FIT = "memory, as a plan of ours"
 RANKED = 400  # plans kept for conversion
 
 
@@ -94,7 +89,9 @@ def plan(problem: Problem, budget: Budget, seed: int) -> PlanResult:
             break
         covered.append(f"{variance:g}")
     ranked = [costed for _, _, costed in sorted(kept, reverse=True)]
-    plans = _plans(problem, inputs, ranked, rejected)
+    plans = plans_that_fit(
+        problem, NAME, ranked, lambda costed: pipelines(problem, inputs, costed), rejected
+    )
     parts = [] if plans else [_why_none(ranked)]
     parts.append(
         f"all groups of scale variance {' and '.join(covered)}"
@@ -116,26 +113,3 @@ def _why_none(ranked: list[Costed]) -> str:
     if ranked:
         return "no plan: none of Metis's plans has a form as templates of equal replicas"
     return "no plan: no group layout fits memory and profiles"
-
-
-def _plans(
-    problem: Problem, inputs: Inputs, ranked: list[Costed], rejected: Counter[str]
-) -> list[Plan]:
-    plans: list[Plan] = []
-    unfit: Plan | None = None
-    for costed in ranked:
-        if len(plans) == HANDED_OVER:
-            break
-        try:
-            found = plan_of_pipelines(problem, NAME, pipelines(problem, inputs, costed))
-        except (NoForm, PlanError, ProfileMissing) as error:
-            rejected[str(error)] += 1
-            continue
-        if found is None:
-            rejected[NO_PACKING] += 1
-        elif found.prediction is not None and not found.prediction.fits:
-            rejected[DOES_NOT_FIT] += 1
-            unfit = unfit or found
-        else:
-            plans.append(found)
-    return plans or ([] if unfit is None else [unfit])

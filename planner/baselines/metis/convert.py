@@ -8,9 +8,10 @@ from planner.baselines.metis.inputs import Costed, Inputs
 from planner.baselines.metis.stages import share_samples
 from planner.baselines.pipelines import Pipeline, even_samples, stage_of
 from planner.problem import Problem
+from specs.errors import PlanError
 
 
-class NoForm(Exception):
+class NoForm(PlanError):
     """A plan of Metis that has no form as templates of equal replicas."""
 
 
