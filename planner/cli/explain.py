@@ -7,20 +7,14 @@ from typing import Any
 import click
 
 from planner.cli.certificate import certificate_option
+from planner.cli.question import pricing_options
 from specs.door import json_option, store_option, verbosity_options
 from specs.profile import Source
 
 
 @click.command()
 @click.argument("plan")
-@click.option("--source", type=click.Choice([s.value for s in Source]), help="Only these profiles.")
-@click.option(
-    "--headroom",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="Share of usable memory that stays free.",
-)
+@pricing_options
 @click.option("--trace", metavar="FILE", help="Write the 1F1B timeline here (opens in Perfetto).")
 @certificate_option
 @store_option

@@ -40,6 +40,23 @@ class Question:
     expert_tiling: bool = True
 
 
+_headroom_option = click.option(
+    "--headroom",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Share of usable memory that stays free.",
+)
+
+
+def pricing_options(command: CommandT) -> CommandT:
+    """Adds `--source` and `--headroom`, for commands whose plan says the rest of the question."""
+    source = click.option(
+        "--source", type=click.Choice([s.value for s in Source]), help="Only these profiles."
+    )
+    return source(_headroom_option(command))
+
+
 def workload_options(command: CommandT) -> CommandT:
     """Adds the options that say what is trained and by which profiles."""
     options = [
@@ -63,13 +80,7 @@ def workload_options(command: CommandT) -> CommandT:
             type=click.Choice([s.value for s in Source]),
             help="Use only these profiles.  [default: measured, then imported, then estimated]",
         ),
-        click.option(
-            "--headroom",
-            type=click.FloatRange(0, 1, max_open=True),
-            default=0.05,
-            show_default=True,
-            help="Share of usable memory that stays free.",
-        ),
+        _headroom_option,
     ]
     for option in reversed(options):
         command = option(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from planner.cli.question import pricing_options
 from specs.door import json_option, store_option, verbosity_options
 from specs.profile import Source
 
@@ -22,14 +23,7 @@ from specs.profile import Source
     type=click.FloatRange(min=0, min_open=True),
     help="Ceiling on the search, in seconds.  [default: the planner's own end]",
 )
-@click.option("--source", type=click.Choice([s.value for s in Source]), help="Only these profiles.")
-@click.option(
-    "--headroom",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="Share of usable memory that stays free.",
-)
+@pricing_options
 @click.option("--estimate-missing", is_flag=True, help="Estimate the profiles of new GPU types.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what the search draws.")
 @click.option("-o", "--output", metavar="FILE", help="Write the plan document here.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli.question import pricing_options
 from runtime.cli.options import options_of, training_options
 from specs.door import ArachneGroup, json_option, store_option, verbosity_options
 from specs.profile import Source
@@ -47,14 +48,7 @@ def elastic() -> None:
     show_default=True,
     help="Ceiling on each search, in seconds; training goes on meanwhile.",
 )
-@click.option("--source", type=click.Choice([s.value for s in Source]), help="Only these profiles.")
-@click.option(
-    "--headroom",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="Share of usable memory that stays free.",
-)
+@pricing_options
 @click.option(
     "--min-gain",
     type=click.FloatRange(0, 1),
