@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from runtime.process import core_for, single_threaded, visible_gpu
+from runtime.process import core_for, last_line, single_threaded, visible_gpu
 from runtime.records import Assembly, Iteration, RankStep
 from runtime.training import Options
 from specs.errors import HostError, RunError
@@ -28,7 +28,6 @@ from specs.plan_file import plan_to_document
 
 START_TIMEOUT_S = 300.0  # importing torch and transformers with many processes on few cores
 GRACE_S = 2.0  # after one rank's complaint: time for the culprit's own word to arrive
-LOG_TAIL_BYTES = 8000
 
 
 @dataclass
@@ -42,11 +41,7 @@ class _Worker:
 
     def last_words(self) -> str:
         """The last line that the process wrote."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - LOG_TAIL_BYTES))
-        lines = self.log.read().decode(errors="replace").splitlines()
-        said = [line.strip() for line in lines if line.strip()]
-        return said[-1][:300] if said else ""
+        return last_line(self.log)
 
 
 def check_local(plan: Plan, host_name: str | None = None) -> None:

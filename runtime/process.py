@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from typing import BinaryIO
 
+LOG_TAIL_BYTES = 8000
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -46,3 +48,12 @@ def visible_gpu(gpu: int, environment: Mapping[str, str]) -> str:
         if gpu < len(listed):
             return listed[gpu]
     return str(gpu)
+
+
+def last_line(log: BinaryIO) -> str:
+    """The last line, of at most 300 characters, that a process wrote to its log; "" for none."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+    lines = log.read().decode(errors="replace").splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:300] if said else ""

@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from runtime.process import core_for, single_threaded, visible_gpu
+from runtime.process import core_for, last_line, single_threaded, visible_gpu
 from specs.gpu import gpu_type
 from specs.host import allowed_cores
 
 RETRY_S = 0.3
 GRACE_S = 1.0  # between the end of a worker's words and that of its process
-LOG_TAIL_BYTES = 8000
 BACKLOG = 100_000  # messages kept for a controller that is away
 
 Message = dict[str, Any]
@@ -46,11 +45,7 @@ class _Worker:
 
     def last_words(self) -> str:
         """The last line that the process wrote."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - LOG_TAIL_BYTES))
-        lines = [s.strip() for s in self.log.read().decode(errors="replace").splitlines()]
-        said = [line for line in lines if line]
-        return said[-1][:300] if said else ""
+        return last_line(self.log)
 
 
 class Agent:
