@@ -13,6 +13,7 @@ from specs.plan import Plan
 from specs.prediction import StagePrediction
 
 STEADY = 0.10  # an iteration counts as steady where the reference work was at most this much slower
+WINDOW = 0.05  # profiles before and after a run that predict further apart than this: no window
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,35 @@ class StageRow:
         return error_of(self.predicted_ms, self.measured.compute_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """The profiles right before and right after a run: their ids, and what each alone predicts."""
+
+    runs: tuple[int, int]
+    alone_ms: tuple[float, float]
+
+    @property
+    def drift(self) -> float:
+        """The later prediction over the earlier one, less 1: what the machine did meanwhile."""
+        return self.alone_ms[1] / self.alone_ms[0] - 1
+
+    @property
+    def steady(self) -> bool:
+        """Whether the two agree to 5 %; where not, the error is the machine's as much."""
+        return abs(self.drift) <= WINDOW
+
+    def to_json(self, measured_ms: float) -> dict[str, Any]:
+        """The figures, with the error of the profile that was there before the run."""
+        return {
+            "runs": list(self.runs),
+            "before_ms": self.alone_ms[0],
+            "after_ms": self.alone_ms[1],
+            "before_error": error_of(self.alone_ms[0], measured_ms),
+            "drift": self.drift,
+            "steady": self.steady,
+        }
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A run of a plan against its prediction.
@@ -58,6 +88,7 @@ class Comparison:
     None where no iteration was. profile_reference_ms: the reference work in the profile run.
     drift: of the run, end over start less 1. slowdown: the reference work in the run (median)
     over that in the profile, less 1: how much slower the machine is now than when it was profiled.
+    bracket: where the prediction is of a profile before and one after the run.
     """
 
     predicted_ms: float | None
@@ -68,6 +99,7 @@ class Comparison:
     loss_first: float
     loss_last: float
     stages: tuple[StageRow, ...]
+    bracket: Bracket | None = None
 
     @property
     def error(self) -> float | None:
@@ -113,6 +145,7 @@ class Comparison:
             "scaled_error": self.scaled_error,
             "loss_first": self.loss_first,
             "loss_last": self.loss_last,
+            "bracket": self.bracket.to_json(self.measured.ms) if self.bracket else None,
             "stages": [
                 {
                     "template": row.measured.template,
@@ -142,7 +175,10 @@ def error_of(predicted: float | None, measured: float) -> float | None:
 
 
 def compare(
-    plan: Plan, iterations: Sequence[Iteration], profile_reference_ms: float | None
+    plan: Plan,
+    iterations: Sequence[Iteration],
+    profile_reference_ms: float | None,
+    bracket: Bracket | None = None,
 ) -> Comparison:
     """Put a finished run beside the plan's prediction. Needs one iteration after the warm-up."""
     counted = [iteration for iteration in iterations if not iteration.warm_up]
@@ -167,6 +203,7 @@ def compare(
         loss_first=iterations[0].loss,
         loss_last=iterations[-1].loss,
         stages=tuple(rows),
+        bracket=bracket,
     )
 
 

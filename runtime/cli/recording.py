@@ -13,7 +13,7 @@ from specs.door import err_console
 
 if TYPE_CHECKING:
     from db.store import Store
-    from runtime.comparison import Comparison
+    from runtime.comparison import Bracket, Comparison
     from runtime.records import Iteration
     from specs.measurement import Measurement
     from specs.plan import Plan
@@ -24,16 +24,20 @@ _FLUSH_S = 5.0  # rows are written this often at most: writing takes a core from
 class Recording:
     """Takes iterations as they end, shows and stores them.
 
-    A run that is cut short keeps what it measured. Use it in a `with`.
+    A run that is cut short keeps what it measured. settled: whether the prediction is the one to
+    keep the rows beside; where it is not, they wait for `settle`. Use it in a `with`.
     """
 
-    def __init__(self, store: Store, plan_id: int, plan: Plan) -> None:
+    def __init__(self, store: Store, plan_id: int, plan: Plan, *, settled: bool = True) -> None:
         from datetime import UTC, datetime
         from secrets import token_hex
 
         self.store = store
         self.plan_id = plan_id
         self.plan = plan
+        self.settled = settled
+        self.bracket: Bracket | None = None
+        self._reference_ms: float | None = None
         self.run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
         self.origin = " ".join(["arachne-run", *sys.argv[1:]])
         self.iterations: list[Iteration] = []
@@ -57,8 +61,13 @@ class Recording:
                 f"loss {iteration.loss:.4f}{note}",
                 err=True,
             )
-        if time.monotonic() - self._saved_at > _FLUSH_S:
+        if self.settled and time.monotonic() - self._saved_at > _FLUSH_S:
             self._save()
+
+    def settle(self, plan_id: int, plan: Plan, bracket: Bracket, reference_ms: float) -> None:
+        """Put the run beside the prediction of two profiles; reference_ms: as in both of them."""
+        self.plan_id, self.plan, self.settled = plan_id, plan, True
+        self.bracket, self._reference_ms = bracket, reference_ms
 
     def _save(self) -> None:
         if self._unsaved:
@@ -97,6 +106,9 @@ class Recording:
         trace = run_trace(self.plan, self.run, self.iterations)
         if trace is not None:
             self.store.add_trace(self.plan_id, trace)
+        if self.bracket is not None:
+            result = compare(self.plan, self.iterations, self._reference_ms, self.bracket)
+            return result, self._reference_ms
         references = []
         prediction = self.plan.prediction
         for run_id in prediction.profile_runs if prediction else ():

@@ -78,6 +78,13 @@ def _stage_cells(plan: Plan, row: StageRow) -> list[str]:
 
 def _remarks(result: Comparison) -> list[str]:
     lines = [f"loss {result.loss_first:.4f} -> {result.loss_last:.4f}"]
+    if result.bracket is not None:
+        before, after = result.bracket.alone_ms
+        lines.append(
+            f"profiles before and after the run predict {_ms(before)} and {_ms(after)}: the "
+            f"machine moved by {result.bracket.drift:+.1%} between them"
+            + ("" if result.bracket.steady else ", too far for a window to be judged by")
+        )
     lines.append(
         f"machine: {result.drift:+.1%} from start to end of the run (time of a fixed piece of work)"
     )
