@@ -14,7 +14,7 @@ from db import tables
 from db.columns import plain_text, utc_now
 from db.engine import Database
 from db.records import StoredMeasurement, StoredTrace
-from db.rows import Row, big, json_ready, number, put, table_of, whole
+from db.rows import Row, big, json_ready, maybe, number, put, table_of, whole
 from specs.errors import StoreError
 from specs.measurement import Measurement, RunTrace, StageTimes, StageTrack
 
@@ -54,7 +54,8 @@ def _stage_row(plan_id: int, row: Measurement, times: StageTimes) -> Row:
     )
     found: Row = {name: whole(what, name, getattr(times, name)) for name in ("template", "stage")}
     for name in _STAGE_FIELDS[2:]:
-        found[name] = number(what, name, getattr(times, name))
+        check = maybe if name == "comm_ms" else number
+        found[name] = check(what, name, getattr(times, name))
     return found
 
 

@@ -388,6 +388,7 @@ class StageTime(Base):
             "AND sync_ms >= 0 AND update_ms >= 0",
             "times_not_negative",
         ),
+        CheckConstraint("comm_ms >= 0", "comm_not_negative"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     measurement_id: Mapped[int] = mapped_column(ForeignKey("measurements.id", ondelete="CASCADE"))
@@ -399,6 +400,7 @@ class StageTime(Base):
     receive_ms: Mapped[float]
     sync_ms: Mapped[float]
     update_ms: Mapped[float]
+    comm_ms: Mapped[float | None]
 
 
 class Trace(Base):

@@ -10,6 +10,9 @@ from reports.figures import Figure, Table
 
 _RUN = ("plan_id", "run", "model", "gpus", "planner", "source", "host")
 _STAGE = ("plan_id", "run", "source", "template", "stage", "role", "gpu", "term")
+OLDER = (
+    " Runs that did not time the collectives inside layers have them in “compute with collectives”."
+)
 _MEMORY = ("predicted_peak_bytes", "measured_peak_bytes", "memory_error_percent")
 
 
@@ -58,8 +61,9 @@ def terms_figure(rows: Sequence[AccuracyRow]) -> Figure:
         "terms",
         "By stage and by term",
         "Each point is a stage of a run: predicted less measured time of one term, in percent of "
-        "the iteration. Compute holds the collectives inside layers; communication is what a stage "
-        "sends to its neighbours.",
+        "the iteration. Communication is the collectives inside layers and what a stage sends to "
+        "its neighbours; in no term are waiting for a neighbour and what the process does between "
+        "actions." + (OLDER if any(not s.split for row in rows for s in row.stages) else ""),
         stage_table(rows),
         drawn_by="terms",
         wide=True,

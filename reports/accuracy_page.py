@@ -232,6 +232,7 @@ def _pack_stages(rows: Sequence[AccuracyRow]) -> dict[str, Any]:
         "row": [i for i, _ in stages],
         "template": [stage.template for _, stage in stages],
         "stage": [stage.stage for _, stage in stages],
+        "split": [int(stage.split) for _, stage in stages],
     }
     for t, term in enumerate(TERMS):
         both = [(stage, stage.terms[t]) for _, stage in stages]

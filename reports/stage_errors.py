@@ -14,6 +14,9 @@ from specs.prediction import StagePrediction
 
 COMPUTE, COMMUNICATION, SYNC, UPDATE = "compute", "communication", "sync", "update"
 TERMS = (COMPUTE, COMMUNICATION, SYNC, UPDATE)
+# Of runs that did not time the collectives inside layers: they are in the first of these.
+WHOLE, TRANSFERS = "compute with collectives", "transfers"
+OLDER_TERMS = (WHOLE, TRANSFERS, SYNC, UPDATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,10 @@ class TermError:
 class StageError:
     """One stage of one run: medians over its iterations, beside what was predicted.
 
-    compute: forward and backward of all micro-batches, collectives inside layers included.
-    communication: what the stage sends to its neighbours. sync, update: once an iteration.
-    iteration_ms: of the run, which shares are of.
+    compute: forward and backward of all micro-batches, less collectives inside layers.
+    communication: these collectives, and what the stage sends to its neighbours. Where a run did
+    not time them and the prediction has some, the first two are `compute with collectives` and
+    `transfers`. sync, update: once an iteration. iteration_ms: of the run, which shares are of.
     """
 
     template: int
@@ -45,6 +49,11 @@ class StageError:
     gpu: str
     iteration_ms: float
     terms: tuple[TermError, ...]
+
+    @property
+    def split(self) -> bool:
+        """Whether collectives inside layers are communication, on both sides."""
+        return self.terms[0].term != WHOLE
 
     @property
     def role(self) -> str:
@@ -110,10 +119,22 @@ def _terms(
     def middle(name: str) -> float:
         return statistics.median(float(getattr(times, name)) for times in measured)
 
-    compute = predicted.compute_ms + predicted.comm_ms
-    return (
-        TermError(COMPUTE, compute * count, middle("compute_ms") * count),
-        TermError(COMMUNICATION, predicted.send_ms * count, middle("send_ms")),
+    compute, comm, send = predicted.compute_ms, predicted.comm_ms, predicted.send_ms
+    passes, sent = middle("compute_ms"), middle("send_ms")
+    once = (
         TermError(SYNC, predicted.sync_ms, middle("sync_ms")),
         TermError(UPDATE, predicted.update_ms, middle("update_ms")),
+    )
+    timed = [times.comm_ms for times in measured if times.comm_ms is not None]
+    if comm and len(timed) < len(measured):
+        return (
+            TermError(WHOLE, (compute + comm) * count, passes * count),
+            TermError(TRANSFERS, send * count, sent),
+            *once,
+        )
+    inside = statistics.median(timed) if timed else 0.0  # without a group there is none
+    return (
+        TermError(COMPUTE, compute * count, max(0.0, passes - inside) * count),
+        TermError(COMMUNICATION, (comm + send) * count, inside * count + sent),
+        *once,
     )

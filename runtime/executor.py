@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime import lanes
+from runtime.collectives import CollectiveClock
 from runtime.data import Samples, batch
 from runtime.gradients import GradientBuffers
 from runtime.groups import Groups, form_groups
@@ -29,6 +30,7 @@ from specs.plan import Plan, Replica
 class Step:
     """What one iteration did on one rank.
 
+    comm_ms: in collectives inside layers, forward and backward of each micro-batch.
     loss: this replica's part of the loss per token of the global batch, on the first rank of its
     last stage; 0 on all others, so that the sum over all ranks is the loss of the batch.
     """
@@ -36,6 +38,7 @@ class Step:
     elapsed_ms: float
     loss: float
     actions: tuple[Action, ...]
+    comm_ms: tuple[float, ...] = ()
 
 
 @dataclass
@@ -89,6 +92,7 @@ class Executor:
         self._from_after, self._to_after = _way(stages, s + 1, s), _way(stages, s, s + 1)
         self._sending: list[tuple[dist.Work, Tensor]] = []
         self._flying: dict[int, _InFlight] = {}
+        self._clocks: list[CollectiveClock] = []  # of each micro-batch
         self._ready: tuple[int, list[tuple[Tensor, Tensor]]] = (-1, [])
         self._start = (0, 0)
 
@@ -134,7 +138,12 @@ class Executor:
             self.optimizer.step()
             self.gradients.zero()
         elapsed_ms = timeline.elapsed_ms()
-        return Step(elapsed_ms, float(loss) if counts else 0.0, tuple(timeline.actions()))
+        return Step(
+            elapsed_ms,
+            float(loss) if counts else 0.0,
+            tuple(timeline.actions()),
+            tuple(clock.ms for clock in self._clocks),
+        )
 
     def accumulate(self, iteration: int, timeline: Timeline) -> Tensor:
         """Forward and backward of all micro-batches; the replica's loss (0 before the last stage).
@@ -143,6 +152,7 @@ class Executor:
         whole global batch.
         """
         self.prepare(iteration)
+        self._clocks = [CollectiveClock() for _ in range(self.replica.micro_batches)]
         total = torch.zeros((), device=self.device)
         for way, m in one_f_one_b(
             self.place.stage, self.template.depth, self.replica.micro_batches
@@ -164,7 +174,7 @@ class Executor:
         if not self.is_first:
             with timeline.during(Kind.RECEIVE, m):
                 x = self._receive(self._from_before, self._rows(m)).requires_grad_()
-        with timeline.during(Kind.FORWARD, m):
+        with timeline.during(Kind.FORWARD, m), self._clocks[m]:
             source = self._ready[1][m][0] if x is None else x
             y: Tensor = self.model(source, self._ready[1][m][1] if self.is_last else None)
             if self.is_last:
@@ -184,7 +194,7 @@ class Executor:
         if not self.is_last:
             with timeline.during(Kind.RECEIVE, m):
                 grad = self._receive(self._from_after, self._rows(m))
-        with timeline.during(Kind.BACKWARD, m):
+        with timeline.during(Kind.BACKWARD, m), self._clocks[m]:
             torch.autograd.backward(flying.y, grad)
         if flying.x is not None:
             with timeline.during(Kind.SEND, m):

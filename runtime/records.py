@@ -20,7 +20,8 @@ class RankStep:
 
     elapsed_ms: from its start, behind a barrier of all ranks, to its end. loss: this rank's part of
     the loss per token of the global batch. started_s: wall clock. reference_ms: the reference
-    work before and after. actions: (kind, micro-batch, start ms, end ms) since the start.
+    work before and after. actions: (kind, micro-batch, start ms, end ms) since the start. comm_ms:
+    collectives inside layers, forward and backward of each micro-batch; empty where not timed.
     """
 
     iteration: int
@@ -32,6 +33,7 @@ class RankStep:
     started_s: float
     reference_ms: tuple[float, float]
     actions: tuple[tuple[str, int, float, float], ...]
+    comm_ms: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The step as plain values."""
@@ -43,6 +45,7 @@ class RankStep:
         values = dict(message)
         values["reference_ms"] = tuple(message["reference_ms"])
         values["actions"] = tuple(tuple(action) for action in message["actions"])
+        values["comm_ms"] = tuple(message["comm_ms"])
         return cls(**values)
 
     def total_ms(self, *kinds: str) -> float:
@@ -120,16 +123,15 @@ def stage_times(plan: Plan, iterations: Sequence[Iteration]) -> tuple[StageTimes
             full = [(i.steps[p.rank], _full(plan, k, p.replica)) for i in iterations for p in own]
             forward = [ms for step, n in full for ms in step.each_ms("forward")[:n]]
             backward = [ms for step, n in full for ms in step.each_ms("backward")[:n]]
+            comm = [ms for step, n in full for ms in step.comm_ms[:n]]
+            send, receive, sync, update = (
+                median(step.total_ms(kind) for step in steps)
+                for kind in ("send", "receive", "sync", "update")
+            )
             found.append(
                 StageTimes(
-                    k,
-                    s,
-                    median(forward),
-                    median(backward),
-                    *(
-                        median(step.total_ms(kind) for step in steps)
-                        for kind in ("send", "receive", "sync", "update")
-                    ),
+                    *(k, s, median(forward), median(backward), send, receive, sync, update),
+                    median(comm) if comm else None,
                 )
             )
     return tuple(found)

@@ -111,6 +111,7 @@ def train(
             actions=tuple(
                 (a.kind.value, a.micro_batch, a.start_ms, a.end_ms) for a in step.actions
             ),
+            comm_ms=step.comm_ms,
         )
         tell({"step": record.to_json()})
         done, every = iteration + 1, options.checkpoint_every

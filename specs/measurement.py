@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class StageTimes:
     """What one stage of one template took, in ms: medians over its replicas and ranks.
 
-    forward_ms, backward_ms: of one full micro-batch, collectives inside layers included.
+    forward_ms, backward_ms: of one full micro-batch, collectives inside layers included; comm_ms:
+    these collectives, of its forward and backward together, None where the run did not time them.
     send_ms, receive_ms: of one iteration, all micro-batches; receiving includes waiting for the
     sender to have something. sync_ms, update_ms: once an iteration; the first includes waiting for
     the other replicas.
@@ -23,10 +24,11 @@ class StageTimes:
     receive_ms: float
     sync_ms: float
     update_ms: float
+    comm_ms: float | None = None
 
     @property
     def compute_ms(self) -> float:
-        """Forward and backward of one micro-batch."""
+        """Forward and backward of one micro-batch, collectives inside layers included."""
         return self.forward_ms + self.backward_ms
 
 

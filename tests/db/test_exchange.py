@@ -66,7 +66,10 @@ def fill(store: Store) -> int:
     store.add_layer_profiles(run, refusals)
     plan_id = store.add_plan(plan(run), options={"seed": 0, "note": NASTY}, rejected={"memory": 3})
     unpriced = store.add_plan(plan())
-    stages = tuple(StageTimes(0, s, 0.1, 1 / 3, 0.0, 2.5, 1e-9, 0.7) for s in range(2))
+    stages = (
+        StageTimes(0, 0, 0.1, 1 / 3, 0.0, 2.5, 1e-9, 0.7),
+        StageTimes(0, 1, 0.1, 1 / 3, 0.0, 2.5, 1e-9, 0.7, comm_ms=1 / 7),
+    )
     store.add_measurements(plan_id, [measurement(i, stages=stages[:i]) for i in range(4)])
     track = StageTrack(0, 1, (("forward", 0, 0.1, 1 / 3), ("sync", -1, 1 / 3, 0.5)))
     store.add_trace(plan_id, RunTrace("run-1", 2, 14.0, (track,)))

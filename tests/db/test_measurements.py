@@ -14,7 +14,7 @@ from tests.db.samples import measurement, plan
 
 STAGES = (
     StageTimes(0, 0, 1 / 3, 2 / 3, 0.1, 0.2, 0.3, 0.4),
-    StageTimes(0, 1, 1.0, 2.0, 0, 0, 0, 1e-9),
+    StageTimes(0, 1, 1.0, 2.0, 0, 0, 0, 1e-9, comm_ms=2 / 7),
 )
 
 
@@ -40,7 +40,14 @@ def test_an_iteration_written_again_has_the_stages_of_the_last_time(store: Store
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("sync_ms", -0.1), ("forward_ms", math.nan), ("stage", -1)]
+    ("field", "value"),
+    [
+        ("sync_ms", -0.1),
+        ("forward_ms", math.nan),
+        ("stage", -1),
+        ("comm_ms", -1e-9),
+        ("update_ms", None),
+    ],
 )
 def test_stages_that_cannot_be_are_refused_and_nothing_is_written(
     store: Store, field: str, value: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,32 @@ def test_a_store_that_was_never_switched_to_wal_is_switched_when_opened(tmp_path
     plain = sqlite3.connect(path)
     assert plain.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     plain.close()
+
+
+def test_stages_of_an_older_store_have_no_collectives_and_new_ones_do(empty_url: str) -> None:
+    """Revision 0002 had them inside forward and backward alone."""
+    url = store_url(empty_url)
+    open_store(empty_url).close()
+    with open_store(empty_url) as store:
+        plan_id = store.add_plan(plan())
+        old = StageTimes(0, 0, 1.0, 2.0, 0.0, 0.0, 0.5, 0.25)
+        store.add_measurements(plan_id, [Measurement("old", "h", "o", 0, 12.5, stages=(old,))])
+    with migration_transaction(url) as connection:
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0002")
+        columns = {column["name"] for column in inspect(connection).get_columns("stage_times")}
+        assert "comm_ms" not in columns
+    new = replace(old, comm_ms=0.75)
+    with open_store(empty_url) as store:
+        assert store.opening.before == "0002"
+        store.add_measurements(plan_id, [Measurement("new", "h", "o", 0, 11.0, stages=(new,))])
+        found = {s.measurement.run: s.measurement.stages for s in store.measurements(plan_id)}
+    assert found == {"old": (old,), "new": (new,)}
 
 
 def test_a_store_of_the_first_release_keeps_its_measurements_and_takes_stages(

@@ -348,6 +348,7 @@ def stage_times_of(plan: Plan, factor: float = 1.0) -> tuple[StageTimes, ...]:
         StageTimes(
             *(k, s, 0.8 * factor, 1.6 * factor),
             *(0.2 * factor * template.replicas[0].micro_batches, 5.0, 3.0 * factor, factor),
+            0.4 * factor,
         )
         for k, template in enumerate(plan.templates)
         for s in range(template.depth)

@@ -27,24 +27,47 @@ def measured(*stages: StageTimes, iteration: int = 1, warm_up: bool = False) -> 
 
 
 def test_terms_are_those_of_a_whole_iteration() -> None:
-    """8 micro-batches: 2.4 ms computing and 0.2 ms sending each predicted, sync 3, update 1."""
-    times = StageTimes(0, 1, 1.0, 2.0, send_ms=4.0, receive_ms=9.0, sync_ms=2.0, update_ms=1.0)
+    """8 micro-batches: predicted 2 ms computing, 0.4 in collectives and 0.2 sending each.
+
+    Measured 3 ms forward and backward, half of one in collectives; 4 ms sending in all.
+    """
+    times = StageTimes(*(0, 1, 1.0, 2.0), *(4.0, 9.0, 2.0, 1.0), comm_ms=0.5)
     (stage,) = stage_errors(PLAN, [measured(times)], 100.0)
     assert (stage.template, stage.stage, stage.gpu, stage.role) == (0, 1, "h100", "middle stage")
     found = {term.term: (term.predicted_ms, term.measured_ms) for term in stage.terms}
-    assert found["compute"] == pytest.approx((19.2, 24.0))
-    assert found["communication"] == pytest.approx((1.6, 4.0))
+    assert found["compute"] == pytest.approx((16.0, 20.0))
+    assert found["communication"] == pytest.approx((4.8, 8.0))
     assert found["sync"] == (3.0, 2.0)
     assert found["update"] == (1.0, 1.0)
     compute, _, sync, _ = stage.terms
-    assert compute.error == pytest.approx(19.2 / 24 - 1)
-    assert stage.share(compute) == pytest.approx(-0.048)
+    assert compute.error == pytest.approx(16 / 20 - 1)
+    assert stage.share(compute) == pytest.approx(-0.04)
     assert stage.share(sync) == pytest.approx(0.01)
+    assert stage.split
+
+
+def test_collectives_that_a_run_did_not_time_stay_with_its_computation() -> None:
+    """Planned and measured term hold the same, under a name that says so."""
+    old = StageTimes(0, 1, 1.0, 2.0, 4.0, 9.0, 2.0, 1.0)
+    new = replace(old, comm_ms=0.5)
+    (stage,) = stage_errors(PLAN, [measured(new), measured(old, iteration=2)], 100.0)
+    found = {term.term: (term.predicted_ms, term.measured_ms) for term in stage.terms}
+    assert found["compute with collectives"] == pytest.approx((19.2, 24.0))
+    assert found["transfers"] == pytest.approx((1.6, 4.0))
+    assert not stage.split
+    assert PLAN.prediction is not None
+    alone = replace(PLAN.prediction.stages[0][1], comm_ms=0.0)  # TP 1: no collective to time
+    stages = ((alone, alone, alone),)
+    plan = PLAN.with_prediction(replace(PLAN.prediction, stages=stages))
+    (stage,) = stage_errors(plan, [measured(old)], 100.0)
+    assert [term.term for term in stage.terms[:2]] == ["compute", "communication"]
+    assert stage.terms[0].measured_ms == pytest.approx(24.0)
+    assert stage.terms[1].measured_ms == pytest.approx(4.0)
 
 
 def test_the_middle_of_the_iterations_counts_and_warm_ups_do_not() -> None:
     def at(forward_ms: float) -> StageTimes:
-        return StageTimes(0, 0, forward_ms, 1.0, 0, 0, 0, 0)
+        return StageTimes(0, 0, forward_ms, 1.0, 0, 0, 0, 0, comm_ms=0.0)
 
     rows = [measured(at(500.0), warm_up=True)]
     rows += [measured(at(ms), iteration=i) for i, ms in enumerate((1.0, 2.0, 40.0))]

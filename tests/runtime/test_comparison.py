@@ -39,6 +39,7 @@ def _iteration(number: int, ms: float, reference: tuple[float, float]) -> Iterat
             started_s=50.0 + number,
             reference_ms=reference,
             actions=tuple(actions),
+            comm_ms=(0.3 + rank, 0.5 + rank, 9.0),
         )
 
     return Iteration(number, number == 0, (step(0), step(1)))
@@ -82,6 +83,14 @@ def test_a_short_last_micro_batch_is_left_out_of_the_stage_times() -> None:
     assert first.sync_ms == pytest.approx(1.5)
     assert first.update_ms == pytest.approx(2.5)
     assert (first.send_ms, first.receive_ms) == (pytest.approx(0.5), pytest.approx(1.0))
+    assert first.comm_ms == pytest.approx(0.4)
+
+
+def test_collectives_that_nobody_timed_are_not_zero() -> None:
+    run = [
+        replace(i, steps=tuple(replace(step, comm_ms=()) for step in i.steps)) for i in _run()[1:]
+    ]
+    assert [times.comm_ms for times in stage_times(_plan(), run)] == [None, None]
 
 
 def test_stages_stand_beside_their_prediction() -> None:

@@ -181,6 +181,29 @@ def test_every_action_is_stamped_in_order_and_within_the_iteration(tmp_path: Pat
         assert stamps[-1] <= elapsed_ms
 
 
+def _collectives(rank: int, plan: Plan) -> Any:
+    executor = _executor(plan, rank)
+    executor.step(0)
+    step = executor.step(1)
+    passes = [0.0, 0.0, 0.0]
+    for action in step.actions:
+        if action.kind in (Kind.FORWARD, Kind.BACKWARD):
+            passes[action.micro_batch] += action.ms
+    return [clock.count for clock in executor._clocks], step.comm_ms, passes
+
+
+def test_collectives_inside_layers_are_timed_by_micro_batch(tmp_path: Path) -> None:
+    """Three blocks of TP 2 and the embedding before, a block and the head of TP 1 behind them."""
+    model = tiny_model("llama", num_hidden_layers=4)
+    plan = make_plan(model, [Pipe(1, [(2, 3), (1, 1)], [(3, 1)])])
+    *pair, alone = run_ranks(3, tmp_path, _collectives, plan)
+    for counts, comm_ms, passes in pair:
+        # One all-reduce for the embedding; two forward and two backward for every block.
+        assert counts == [1 + 3 * 4] * 3
+        assert all(0 < ms < whole for ms, whole in zip(comm_ms, passes, strict=True))
+    assert alone[:2] == ([0, 0, 0], (0.0, 0.0, 0.0))
+
+
 def _clipped(rank: int, plan: Plan) -> tuple[float, float]:
     executor = _executor(plan, rank)
     executor.accumulate(0, Timeline(CPU))
