@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 
 
 def cut_connections() -> int:
@@ -17,9 +18,26 @@ def cut_connections() -> int:
     count = 0
     for name in os.listdir("/proc/self/fd"):
         # A descriptor may be closed or reused meanwhile: we work on a copy, and only on TCP.
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
-            tcp = copy.family in (socket.AF_INET, socket.AF_INET6)
-            if tcp and not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                copy.shutdown(socket.SHUT_RDWR)
-                count += 1
+        with contextlib.suppress(OSError):
+            copy = os.dup(int(name))
+            try:
+                count += _cut(copy)
+            finally:
+                os.close(copy)
     return count
+
+
+def _cut(descriptor: int) -> bool:
+    """Shut a descriptor down where it is a TCP connection; whether it was."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return False
+    found = socket.socket(fileno=descriptor)
+    try:
+        if found.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        found.shutdown(socket.SHUT_RDWR)
+        return True
+    finally:
+        found.detach()
