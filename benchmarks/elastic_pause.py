@@ -103,7 +103,7 @@ def drive(controller: Controller, journal: Journal, rounds: int) -> None:
     for _ in range(rounds):
         for number in (2, 3):
             before = len(journal.changes)
-            controller._start_agent(NodeOffer(name=f"cpu-{number}"))
+            controller.start_agent(NodeOffer(name=f"cpu-{number}"))
             journal.until(lambda before=before: len(journal.changes) > before)  # type: ignore[misc]
             journal.iterations_more(SETTLE)
         before = len(journal.changes)

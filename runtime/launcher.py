@@ -12,13 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from runtime.addresses import LOOPBACK
 from runtime.process import core_for, last_line, single_threaded, visible_gpu
 from runtime.records import Assembly, Iteration, RankStep
 from runtime.training import Options
+from specs.cluster import Cluster
 from specs.errors import HostError, RunError
 from specs.gpu import gpu_type
 from specs.host import allowed_cores
@@ -44,19 +46,29 @@ class _Worker:
         return last_line(self.log)
 
 
-def check_local(plan: Plan, host_name: str | None = None) -> None:
-    """Raise HostError where this host cannot hold the plan: it is on others, or has no such GPU."""
+def nodes_elsewhere(cluster: Cluster, host_name: str | None = None) -> frozenset[str]:
+    """The nodes of a cluster that are other hosts than this one; a node without host is this."""
     here = {"", "localhost", "127.0.0.1", host_name or socket.gethostname()}
-    used = sorted({place.node for place in ranks_of(plan)})
-    elsewhere = [name for name in used if plan.cluster.node(name).host not in here]
-    if elsewhere:
-        node = plan.cluster.node(elsewhere[0])
+    return frozenset(node.name for node in cluster.nodes if node.host not in here)
+
+
+def check_local(
+    plan: Plan, host_name: str | None = None, *, elsewhere: Collection[str] = ()
+) -> None:
+    """Raise HostError where this host cannot hold the plan: it is on others, or has no such GPU.
+
+    elsewhere: nodes that need not be here.
+    """
+    used = sorted({place.node for place in ranks_of(plan)} - set(elsewhere))
+    away = [name for name in used if name in nodes_elsewhere(plan.cluster, host_name)]
+    if away:
+        node = plan.cluster.node(away[0])
         raise HostError(
             f"node {node.name} is host {node.host}, this is {socket.gethostname()}: the built-in "
             "launcher starts processes on this host only; start `arachne-run worker` on every "
             "host with torchrun or srun"
         )
-    gpus = {stage.gpu for template in plan.templates for stage in template.stages}
+    gpus = {plan.cluster.node(name).gpu for name in used}
     real = sorted(gpu for gpu in gpus if not gpu_type(gpu).is_cpu)
     if real and len(used) > 1:
         raise HostError(
@@ -66,13 +78,12 @@ def check_local(plan: Plan, host_name: str | None = None) -> None:
     if real and len(gpus) > 1:
         raise HostError(f"the plan mixes {', '.join(sorted(gpus))}: run it on one kind of device")
     if real:
-        _check_gpus(plan, real[0])
+        _check_gpus(real[0], 1 + max(p.gpu for p in ranks_of(plan) if p.node in used))
 
 
-def _check_gpus(plan: Plan, wanted: str) -> None:
+def _check_gpus(wanted: str, needed: int) -> None:
     import pynvml
 
-    needed = 1 + max(place.gpu for place in ranks_of(plan))
     try:
         pynvml.nvmlInit()
         found = pynvml.nvmlDeviceGetCount()
@@ -104,9 +115,9 @@ class LocalLauncher:
             for place in ranks_of(self.plan):
                 self._workers.append(self._spawn(place))
             # Loaded here, while the workers load theirs.
-            from torch._C._distributed_c10d import TCPStore
+            from runtime.meeting import meeting_store
 
-            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            self._store = meeting_store(LOOPBACK)
             self._send({"port": self._store.port})
         except BaseException:
             self.close()

@@ -21,6 +21,7 @@ class RunGroup(ArachneGroup):
 @click.group(
     cls=RunGroup,
     lazy={
+        "agent": "runtime.cli.agent:agent",
         "elastic": "runtime.cli.elastic:elastic",
         "log": "runtime.cli.log:log",
         "run": "runtime.cli.run:run",

@@ -72,33 +72,51 @@ def elastic() -> None:
     help="How long agents and their workers wait for a lost controller to be replaced.",
 )
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="Of the control endpoint, on loopback; 0 = any free one.",
+    "--listen",
+    metavar="HOST[:PORT]",
+    help="This host's address for the control endpoint and for workers, by which agents of other "
+    "hosts join; without a port any free one.  [default: loopback]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The token that agents must show; written there where the file does not exist.",
 )
 @store_option
 @json_option
 @verbosity_options
-def start(plan: str, store: str, as_json: bool, session: Path, port: int, **values: Any) -> None:
+def start(
+    plan: str,
+    store: str,
+    as_json: bool,
+    session: Path,
+    listen: str | None,
+    token_file: Path | None,
+    **values: Any,
+) -> None:
     """Train by PLAN, a plan file or the id of a stored plan, with an agent for each node.
 
-    The nodes are those of the plan's cluster, all on this host; others are added while it runs.
-    Iterations and changes of plan are written to the store.
+    Agents of nodes on this host are started, those of nodes whose `hosts` name others are awaited
+    (arachne-run agent); further ones are added or join while it runs. Iterations and changes of
+    plan are written to the store.
+
+    The endpoint speaks plain HTTP, and workers exchange tensors as they are: beyond loopback it is
+    for a network that you trust, or a tunnel.
 
     Example: arachne-run elastic start plan.json --iterations 500
     """
     from db.store import open_store
     from planner.baselines import DEFAULT_PLANNER, planner_named
     from planner.cli.plan_argument import read_plan
+    from runtime.addresses import LOOPBACK, host_and_port
     from runtime.cli.recording import stored_plan
     from runtime.elastic.controller import Controller, Settings
-    from runtime.elastic.session import read_session
-    from runtime.launcher import check_local
+    from runtime.elastic.session import read_session, token_of
+    from runtime.launcher import check_local, nodes_elsewhere
     from runtime.process import is_running
-    from specs.errors import RunError
+    from specs.errors import HostError, RunError
 
+    address, port = host_and_port(listen or LOOPBACK, 0)
     own = ("planner", "budget_s", "source", "headroom")
     deciding = ("min_gain", "straggler_factor", "away_s")
     options = options_of({k: v for k, v in values.items() if k not in (*own, *deciding)})
@@ -112,12 +130,26 @@ def start(plan: str, store: str, as_json: bool, session: Path, port: int, **valu
     kept |= {"store": store, "run": _run_name(), "seed": options.seed}
     kept["planner"] = kept["planner"] or DEFAULT_PLANNER
     planner_named(kept["planner"])
+    token = token_of(token_file, create=True) if token_file is not None else ""
     with open_store(store) as opened:
         asked = read_plan(opened, plan)
-        check_local(asked)
+        elsewhere = nodes_elsewhere(asked.cluster)
+        away = elsewhere & {place.node for _, _, _, place in asked.places()}
+        if away and listen is None:
+            raise HostError(
+                f"nodes {', '.join(sorted(away))} are other hosts: give --listen with this host's "
+                "address and --token-file, and start arachne-run agent on each of them"
+            )
+        check_local(asked, elsewhere=elsewhere)
         _, priced = stored_plan(opened, plan, asked)
         settings = Settings(
-            session=session, port=port, door=kept, **{name: kept[name] for name in deciding}
+            session=session,
+            address=address,
+            port=port,
+            token=token,
+            elsewhere=elsewhere,
+            door=kept,
+            **{name: kept[name] for name in deciding},
         )
         with _journal(opened, kept, options.warm_up) as journal:
             Controller(priced, options, replan_by(kept), journal, settings).run()

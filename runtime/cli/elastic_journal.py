@@ -98,6 +98,7 @@ class StoreJournal:
                 loss=iteration.loss,
                 peak_bytes=iteration.peak_bytes,
                 drift=None,
+                stages=iteration.stages,
             )
         )
         if time.monotonic() - self._saved_at > _FLUSH_S:

@@ -1,14 +1,12 @@
-"""The controller of an elastic run: hears of nodes and workers, plans anew, decides, reshapes."""
+"""The controller of an elastic run: plans anew, decides, reshapes, recovers."""
 
 from __future__ import annotations
 
 import math
 import os
 import secrets
-import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,45 +14,26 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from runtime.addresses import LOOPBACK
 from runtime.checkpoint import newest_checkpoint, progress_of
-from runtime.elastic.endpoint import (
-    AddNode,
-    AgentCame,
-    AgentLost,
-    AgentSaid,
-    Endpoint,
-    Event,
-    Halt,
-    RemoveNode,
-    Tick,
-)
-from runtime.elastic.fleet import Fleet, WorkerRecord
-from runtime.elastic.journal import Journal, TrainedIteration
-from runtime.elastic.messages import (
-    Exited,
-    Failed,
-    Moved,
-    NodeOffer,
-    Paused,
-    Ready,
-    Saved,
-    Started,
-    StepDone,
-)
-from runtime.elastic.reshaping import START_TIMEOUT_S, Coordinator, Trouble, who
+from runtime.elastic.endpoint import Endpoint, Halt, Tick
+from runtime.elastic.fleet import Fleet
+from runtime.elastic.hearing import Hearing
+from runtime.elastic.journal import Journal
+from runtime.elastic.messages import NodeOffer
+from runtime.elastic.reshaping import START_TIMEOUT_S, Trouble
 from runtime.elastic.session import SessionFile, write_session
 from runtime.elastic.stragglers import Straggler, StragglerWatch
 from runtime.elastic.weighing import Verdict, weigh
 from runtime.progress import Progress
 from runtime.training import Options
 from specs.cluster import Cluster
-from specs.errors import ArachneError, HostError, RunError
+from specs.errors import ArachneError, RunError
 from specs.plan import Plan
 from specs.plan_file import plan_from_document, plan_to_document
 
 ADOPT_S = 20.0  # for agents to find a controller that has come back
 MAX_FAILURES = 8  # attempts in a row without one iteration trained
-PACE_WINDOW = 10  # iterations
 
 # The plan for a cluster as it is now, priced; raises ArachneError where there is none.
 Replan = Callable[[Cluster, Plan], Plan]
@@ -67,40 +46,33 @@ class Settings:
     min_gain: least share of an iteration that a new plan must save. straggler_factor: a rank that
     computes so many times slower than the others is dropped where that pays; 0: never. away_s: how
     long agents wait for another controller. session: where to write how this run is reached.
-    door: what the command keeps there.
+    address, port: of the control endpoint, and the address at which workers of this host listen.
+    token: that of the endpoint; "" for a new one. elsewhere: nodes whose agents are started on
+    other hosts. door: what the command keeps in the session.
     """
 
     session: Path
     min_gain: float = 0.02
     straggler_factor: float = 1.5
     away_s: float = 30.0
-    address: str = "127.0.0.1"
+    address: str = LOOPBACK
     port: int = 0
+    token: str = ""
+    elsewhere: frozenset[str] = frozenset()
     door: Mapping[str, Any] | None = None
 
 
-class Controller(Coordinator):
+class Controller(Hearing):
     """Runs training of a model to its end, whatever joins, leaves or is lost on the way."""
 
     def __init__(
         self, plan: Plan, options: Options, replan: Replan, journal: Journal, settings: Settings
     ) -> None:
-        super().__init__(Fleet(plan.cluster, settings.away_s), journal, options, plan)
+        fleet = Fleet(plan.cluster, settings.away_s)
+        super().__init__(fleet, journal, options, plan, settings.straggler_factor)
         self.settings = settings
         self.replan = replan
-        self.token = secrets.token_urlsafe(32)
-        self.iteration = 0
-        self.excluded: set[str] = set()
-        self._leaving: set[str] = set()
-        self._expected: set[str] = set()  # nodes that are there from the start
-        self._failures = 0
-        self._stopping = False
-        self._own_errors: list[str] = []
-        self._steps: dict[tuple[int, int], dict[int, StepDone]] = {}
-        self._pace: deque[float] = deque(maxlen=PACE_WINDOW)
-        self._watch = StragglerWatch(plan, settings.straggler_factor)
-        self._slow: Straggler | None = None
-        self._want: str | None = None  # why to plan anew
+        self.token = settings.token or secrets.token_urlsafe(32)
         self._planning: tuple[str, Straggler | None, float, Future[Plan]] | None = None
         self._status: dict[str, Any] = {}
         self._endpoint: Endpoint | None = None
@@ -110,11 +82,8 @@ class Controller(Coordinator):
     def run(self) -> None:
         """Start everything on this host and train to the end."""
         try:
-            self._listen(self.settings.port)
-            for node in self.plan.cluster.nodes:
-                offer = NodeOffer(name=node.name, gpu=node.gpu, gpus=node.gpus)
-                self._expected.add(node.name)
-                self._start_agent(offer)
+            self._listen(self.settings.address, self.settings.port)
+            self._start_agents()
             if not self.wait(lambda: self._expected <= set(self.fleet.links), START_TIMEOUT_S):
                 missing = sorted(self._expected - set(self.fleet.links))
                 raise RunError(f"the agents of {', '.join(missing)} have not registered")
@@ -133,6 +102,22 @@ class Controller(Coordinator):
         finally:
             self._close()
 
+    def _start_agents(self) -> None:
+        used = {place.node for _, _, _, place in self.plan.places()}
+        for node in self.plan.cluster.nodes:
+            if node.name not in self.settings.elsewhere:
+                self._expected.add(node.name)
+                self.start_agent(NodeOffer(name=node.name, gpu=node.gpu, gpus=node.gpus))
+        waited = sorted(used & self.settings.elsewhere)
+        self._expected |= set(waited)
+        if waited:
+            assert self._endpoint is not None
+            self.journal.say(
+                f"waiting for the agents of {', '.join(waited)}: on the host of each "
+                f"arachne-run agent --join {self._endpoint.address}:{self._endpoint.port} "
+                "--name NODE --token-file FILE"
+            )
+
     def take_over(self, session: SessionFile) -> None:
         """Go on with the run of a controller that is gone, and train to the end."""
         try:
@@ -145,7 +130,7 @@ class Controller(Coordinator):
             self.base = Progress(*kept.get("base", (0, 0)))
             self._new_plan()
             self._expected = {node.name for node in session.nodes}
-            self._listen(session.port)
+            self._listen(session.address, session.port)
             self.wait(lambda: self._expected <= set(self.fleet.links), ADOPT_S)
             if not self.fleet.links:
                 raise RunError(
@@ -172,7 +157,7 @@ class Controller(Coordinator):
                 self._consider()
             except Trouble as trouble:
                 self._recover(str(trouble), "worker lost")
-        self._flush()
+        self.flush()
 
     def _finished(self) -> bool:
         return bool(self.members) and all(
@@ -184,8 +169,7 @@ class Controller(Coordinator):
         if silent_s > self.options.timeout_s and not self._finished():
             raise Trouble(f"no rank has trained for {silent_s:.0f} s")
 
-    def _listen(self, port: int) -> None:
-        address = self.settings.address
+    def _listen(self, address: str, port: int) -> None:
         self._endpoint = Endpoint(self.token, self.events.put, self.status, address, port)
 
     def _close(self) -> None:
@@ -194,9 +178,10 @@ class Controller(Coordinator):
             self._endpoint.close()
             self.settings.session.unlink(missing_ok=True)
 
-    def _start_agent(self, offer: NodeOffer) -> None:
+    def start_agent(self, offer: NodeOffer) -> None:
+        """Start the agent of a node on this host."""
         assert self._endpoint is not None
-        self.fleet.start_agent(offer, self._endpoint.url, self.token)
+        self.fleet.start_agent(offer, self._endpoint.url, self.token, self._endpoint.address)
 
     def save(self) -> None:
         """Write the session file."""
@@ -225,163 +210,6 @@ class Controller(Coordinator):
 
     def _links(self) -> list[Any]:
         return [self.fleet.links[name] for name in self.fleet.order if name in self.fleet.links]
-
-    # -- what comes in ---------------------------------------------------------------------------
-
-    def apply(self, event: Event) -> None:
-        """Take an event in: what it means for the run is decided by the loop."""
-        if isinstance(event, AgentSaid):
-            if isinstance(event.message, Exited):
-                self._exited(event.message)
-            else:
-                self._worker_said(event.message.worker, event.message.message)
-        elif isinstance(event, AgentCame):
-            self._agent_came(event)
-        elif isinstance(event, AgentLost):
-            self._agent_lost(event)
-        elif isinstance(event, AddNode):
-            self._add(event)
-        elif isinstance(event, RemoveNode):
-            self._remove(event)
-        elif isinstance(event, Halt):
-            raise KeyboardInterrupt
-        self._show()
-
-    def _agent_came(self, event: AgentCame) -> None:
-        name = event.link.registration.node.name
-        try:
-            self.fleet.came(event.link)
-        except ArachneError as error:
-            event.answer.set_exception(error)
-            return
-        event.answer.set_result("welcome")
-        self.excluded.discard(name)
-        self._leaving.discard(name)
-        if name not in self._expected:
-            self.journal.say(f"node {name} has joined")
-            self._want = "node joined"
-        self._expected.discard(name)
-
-    def _agent_lost(self, event: AgentLost) -> None:
-        name = event.link.registration.node.name
-        members = {worker.id for worker in self.members}
-        gone = self.fleet.left(event.link)
-        if name in self._leaving:
-            self._leaving.discard(name)
-        elif event.link.registration.node.name not in self.fleet.links:
-            self.journal.say(f"the agent of node {name} is lost: {event.why}")
-        for worker in gone:
-            if worker.id in members and not worker.quitting:
-                self._dead(f"the agent of node {name} is lost, and its workers with it")
-
-    def _dead(self, why: str) -> None:
-        self.deaths += 1
-        self.trouble = self.trouble or why
-
-    def _add(self, event: AddNode) -> None:
-        name = event.offer.name
-        try:
-            if name in self.fleet.links:
-                raise HostError(f"node {name} is there already")
-            self.fleet.node(event.offer)
-            self._start_agent(event.offer)
-        except ArachneError as error:
-            event.answer.set_exception(error)
-            return
-        event.answer.set_result(f"node {name} is starting")
-
-    def _remove(self, event: RemoveNode) -> None:
-        if event.name not in self.fleet.links:
-            known = ", ".join(self.fleet.links)
-            event.answer.set_exception(HostError(f"no node {event.name}, there are: {known}"))
-            return
-        if len(set(self.fleet.links) - self._leaving - self.excluded - {event.name}) == 0:
-            event.answer.set_exception(HostError(f"node {event.name} is the last one"))
-            return
-        self._leaving.add(event.name)
-        self._want = "node left"
-        self.journal.say(f"node {event.name} is to leave")
-        event.answer.set_result(f"node {event.name} is leaving")
-
-    def _exited(self, message: Exited) -> None:
-        worker = self.fleet.workers.pop(message.worker, None)
-        if worker is None or worker.quitting:
-            return
-        how = f"ended with exit code {message.code}"
-        if message.code < 0:
-            how = f"was killed by {signal.Signals(-message.code).name}"
-        said = worker.error or message.said
-        text = f"{who(worker)} {how}" + (f": {said}" if said else "")
-        if worker in self.members:
-            self._dead(text)
-        else:
-            self.journal.say(text)
-        if worker.error:
-            self._own_errors.append(worker.error)
-
-    def _worker_said(self, name: str, said: Any) -> None:
-        worker = self.fleet.workers.get(name)
-        if worker is None:
-            return
-        if isinstance(said, StepDone):
-            self._step(said)
-        elif isinstance(said, Ready):
-            worker.stands(said)
-            worker.pid = said.pid
-        elif isinstance(said, Paused):
-            worker.stands(said)
-            self._paused(worker, said)
-        elif isinstance(said, Moved):
-            worker.moved, worker.received_bytes = said.generation, said.received_bytes
-        elif isinstance(said, Started):
-            worker.starts(said)
-        elif isinstance(said, Saved):
-            self.checkpoint = Path(said.path)
-            self.save()
-        elif isinstance(said, Failed):
-            worker.error = said.error
-
-    def _paused(self, worker: WorkerRecord, said: Paused) -> None:
-        current = worker in self.members and said.generation == self.generation
-        if not current or self.gathered:
-            return
-        if said.error is not None:
-            if not said.peer:
-                self._own_errors.append(said.error)
-            self.trouble = self.trouble or f"{who(worker)} lost the others: {said.error}"
-        elif not said.finished and not self._stopping:
-            self.trouble = self.trouble or f"{who(worker)} has paused"
-
-    def _step(self, step: StepDone) -> None:
-        self.trained_at = time.monotonic()
-        self._failures = 0
-        steps = self._steps.setdefault((step.generation, step.iteration), {})
-        steps[step.rank] = step
-        plan = self.plans.get(str(step.generation))
-        if plan is not None and len(steps) == plan.gpus_used:
-            self._trained(plan, self._steps.pop((step.generation, step.iteration)))
-
-    def _flush(self) -> None:
-        """Iterations that not all ranks have reported: those that did were lost, or stopped."""
-        for (generation, _), steps in sorted(self._steps.items()):
-            plan = self.plans.get(str(generation))
-            if plan is not None:
-                self._trained(plan, steps)
-        self._steps.clear()
-
-    def _trained(self, plan: Plan, steps: dict[int, StepDone]) -> None:
-        first = next(iter(steps.values()))
-        ms = max(step.elapsed_ms for step in steps.values())
-        compute = {rank: step.compute_ms for rank, step in steps.items()}
-        peaks = tuple(steps[rank].peak_bytes for rank in sorted(steps))
-        self.iteration = first.iteration + 1
-        self.journal.trained(
-            plan, TrainedIteration(first.iteration, ms, first.loss, peaks, compute)
-        )
-        if plan is self.plan:
-            self._pace.append(ms)
-            if self.settings.straggler_factor:
-                self._slow = self._watch.add(compute) or self._slow
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -486,7 +314,7 @@ class Controller(Coordinator):
                 lambda: all(w.paused is not None for w in self.members), self.options.timeout_s
             ):
                 raise Trouble(f"not all ranks stopped within {self.options.timeout_s:.0f} s")
-            self._flush()
+            self.flush()
             if self._finished():
                 return
             self.change(plan, event, reason, plan_ms=plan_ms)
@@ -513,7 +341,7 @@ class Controller(Coordinator):
                 raise RunError(f"{MAX_FAILURES} attempts to go on have failed, the last: {cause}")
             try:
                 self.gather(graceful=graceful)
-                self._flush()
+                self.flush()
                 if self.deaths == 0 and self._own_errors:
                     raise RunError(f"the run ended: {self._own_errors[0]}")
                 self._own_errors.clear()
@@ -560,7 +388,8 @@ class Controller(Coordinator):
         """How things stand, for the endpoint; called from its threads."""
         return self._status
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Have those who ask for the status see how things stand now."""
         used = {place.node for _, _, _, place in self.plan.places()}
         prediction = self.plan.prediction
         self._status = {
@@ -573,6 +402,7 @@ class Controller(Coordinator):
             "nodes": [
                 {
                     **link.registration.node.model_dump(),
+                    "address": link.registration.address,
                     "agent_pid": link.registration.pid,
                     "state": self._state_of(link.registration.node.name, used),
                 }

@@ -1,4 +1,4 @@
-"""The control endpoint: HTTP on loopback, with a token; agents register here and stay connected."""
+"""The control endpoint: HTTP at one address, with a token; agents register and stay connected."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from urllib.parse import unquote
 
 from runtime.elastic.messages import (
     MAX_LINE,
-    Exited,
-    FromWorker,
+    AgentWord,
     NodeOffer,
     Registration,
     from_agent,
@@ -81,7 +80,7 @@ class AgentSaid:
     """An agent passes something on."""
 
     link: AgentLink
-    message: FromWorker | Exited
+    message: AgentWord
 
 
 @dataclass

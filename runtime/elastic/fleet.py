@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.addresses import this_machine
 from runtime.elastic.endpoint import AgentLink
 from runtime.elastic.messages import Holds, NodeOffer, Paused, Ready, Started, WorkerFact
 from runtime.process import is_running
@@ -74,6 +75,7 @@ class Fleet:
         self.links: dict[str, AgentLink] = {}
         self.workers: dict[str, WorkerRecord] = {}
         self.order: list[str] = []  # of nodes, by first appearance
+        self._machine = this_machine()
         self._agents: list[subprocess.Popen[bytes]] = []
         self._count = 0
 
@@ -103,8 +105,8 @@ class Fleet:
         )
         return Cluster(self._cluster.name, nodes) if nodes else None
 
-    def start_agent(self, offer: NodeOffer, url: str, token: str) -> None:
-        """Start an agent for a node on this host."""
+    def start_agent(self, offer: NodeOffer, url: str, token: str, address: str) -> None:
+        """Start an agent for a node on this host, whose workers listen at an address of it."""
         process = subprocess.Popen(
             [sys.executable, "-m", "runtime.elastic.agent"],
             stdin=subprocess.PIPE,
@@ -116,7 +118,7 @@ class Fleet:
             "url": url,
             "token": token,  # over a pipe: command lines are public
             "node": offer.model_dump(),
-            "address": "127.0.0.1",
+            "address": address,
             "away_s": self._away_s,
         }
         assert process.stdin is not None
@@ -190,9 +192,13 @@ class Fleet:
         return started
 
     def _core(self, device: Device) -> int:
-        before = self.order[: self.order.index(device[0])]
+        """Number of a device among all devices of its host, which share the host's cores."""
+        before = [self.links.get(name) for name in self.order[: self.order.index(device[0])]]
+        machine = self.links[device[0]].registration.machine
         return device[1] + sum(
-            self.links[name].registration.node.gpus for name in before if name in self.links
+            link.registration.node.gpus
+            for link in before
+            if link is not None and link.registration.machine == machine
         )
 
     def tell(self, worker: WorkerRecord, message: dict[str, Any]) -> None:
@@ -215,7 +221,11 @@ class Fleet:
 
     def close(self) -> None:
         """End every agent, and wait until they are gone; those that do not go are killed."""
-        pids = {link.registration.pid for link in self.links.values() if _local(link)}
+        pids = {
+            link.registration.pid
+            for link in self.links.values()
+            if link.registration.machine == self._machine
+        }
         for link in self.links.values():
             link.send({"do": "quit"})
         deadline = time.monotonic() + AGENT_QUIT_S
@@ -232,7 +242,3 @@ class Fleet:
         for pid in pids:  # agents that a controller before this one has started
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _local(link: AgentLink) -> bool:
-    return link.registration.address.startswith("127.")

@@ -103,7 +103,8 @@ def hand_over(
     """Send and receive state until every member has what it is to have; and the bytes received.
 
     Every member calls this in a default process group in which its rank is its index in seats. The
-    old state is left as it is, so that it still stands if another member is lost meanwhile.
+    old state is left as it is, so that it still stands if another member is lost meanwhile; a
+    tensor of which a member has the same box before and after is the same memory in both.
     Raises RunError where no member holds a part, RuntimeError where another member is lost.
     """
     transfer = transfer_of(seats)
@@ -115,16 +116,27 @@ def hand_over(
     kinds = kinds_of(workload)
     new: dict[tuple[str, str], Tensor] = {}
     layout: Layout = {}
-    if target is not None:
-        layout = layout_of(*target)
-        for name, placement in layout.items():
-            for kind, dtype in kinds.items():
-                new[kind, name] = torch.empty(placement.box.size, dtype=dtype, device=device)
     old_layout = held.layout if held else {}
     old = held.parts if held else {}
+    kept: set[str] = set()
+    if target is not None:
+        layout = layout_of(*target)
+        kept = {
+            name
+            for name, placement in layout.items()
+            if name in old_layout and old_layout[name].box == placement.box
+        }
+        for name, placement in layout.items():
+            for kind, dtype in kinds.items():
+                new[kind, name] = (
+                    old[kind, name]
+                    if name in kept
+                    else torch.empty(placement.box.size, dtype=dtype, device=device)
+                )
     pairs: dict[tuple[int, int], list[Move]] = defaultdict(list)
     for move in transfer.moves:
-        if me in (move.source, move.target):
+        stays = move.source == move.target == me and move.tensor in kept
+        if me in (move.source, move.target) and not stays:
             pairs[move.source, move.target].append(move)
     operations: list[dist.P2POp] = []
     arrived: list[tuple[list[Tensor], Tensor]] = []
@@ -178,8 +190,8 @@ def _views(
 
 
 def put_in_place(executor: Executor, held: Holding) -> None:
-    """Give an executor the state of its rank."""
+    """Give an executor the state of its rank, and take it from what is held, part by part."""
     executor.optimizer.prepare(held.iteration)
     with torch.no_grad():
         for part in state_of(executor):
-            part.values.copy_(held.parts[part.kind, part.tensor])
+            part.values.copy_(held.parts.pop((part.kind, part.tensor)))

@@ -6,18 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from specs.measurement import StageTimes
 from specs.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedIteration:
-    """One iteration: ms of the slowest rank, the loss of the global batch, peak memory by rank."""
+    """One iteration: ms of the slowest rank, the loss of the global batch, peak memory by rank.
+
+    stages: what each stage took; none where a rank was lost before it could say.
+    """
 
     number: int
     ms: float
     loss: float
     peak_bytes: tuple[int, ...]
-    compute_ms: Mapping[int, float]
+    stages: tuple[StageTimes, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from runtime.checkpoint import load_checkpoint, save_checkpoint
 from runtime.elastic.handover import Holding, Seat, hand_over, holding_of, put_in_place
 from runtime.executor import Executor, Step
 from runtime.groups import form_groups
+from runtime.meeting import meeting_store
 from runtime.memory import PeakMemory
 from runtime.rank import device_of
-from runtime.records import COMPUTE
 from runtime.training import Options, samples_of
 from specs.errors import RunError
 from specs.layout import ranks_of
@@ -60,7 +60,7 @@ class Member:
         self._excepthook = sys.excepthook
 
     def _serve(self) -> TCPStore:
-        return TCPStore(self.address, 0, is_master=True, wait_for_workers=False)
+        return meeting_store(self.address)
 
     @property
     def port(self) -> int:
@@ -187,11 +187,13 @@ class Member:
                 progress = load_checkpoint(executor, Path(command["checkpoint"]))
                 iteration, samples = progress.iteration, progress.samples
             elif self.held is not None:
-                put_in_place(executor, self.held)
+                # From here on the executor has it, and what was held is given up part by part.
+                coming, self.held = self.held, None
+                put_in_place(executor, coming)
             executor.start_at(iteration, samples)
+            self.held = holding_of(executor, iteration)
             dist.barrier()
         self._executor = executor
-        self.held = holding_of(executor, iteration)
         times, self._times = self._times, {}
         self.tell({"type": "started", "generation": self.generation, "times_ms": times})
 
@@ -211,11 +213,12 @@ class Member:
                 executor.prepare(iteration)
                 memory.reset()
                 agreed = _Agreement(self, executor)
+                started_s = time.time()
                 step = executor.step(iteration, agreed.meet)
                 iteration += 1
                 self._ready = False
                 stop = agreed.stop or iteration >= end
-                self._report(iteration - 1, step, agreed.loss, memory.read())
+                self._report(iteration - 1, step, agreed.loss, memory.read(), started_s)
                 self._checkpoint(executor, iteration, iteration >= end)
         finally:
             self.held = holding_of(executor, iteration, agreed=self._ready)
@@ -226,9 +229,10 @@ class Member:
         """This rank's gradients are summed: only its optimizer step is left."""
         self._ready = True
 
-    def _report(self, iteration: int, step: Step, loss: float, peak_bytes: int) -> None:
+    def _report(
+        self, iteration: int, step: Step, loss: float, peak_bytes: int, started_s: float
+    ) -> None:
         assert self._executor is not None
-        compute_ms = sum(action.ms for action in step.actions if action.kind.value in COMPUTE)
         self.tell(
             {
                 "type": "step",
@@ -236,9 +240,13 @@ class Member:
                 "rank": self._executor.place.rank,
                 "iteration": iteration,
                 "elapsed_ms": step.elapsed_ms,
-                "compute_ms": compute_ms,
                 "loss": loss,
                 "peak_bytes": peak_bytes,
+                "started_s": started_s,
+                "actions": [
+                    [a.kind.value, a.micro_batch, a.start_ms, a.end_ms] for a in step.actions
+                ],
+                "comm_ms": list(step.comm_ms),
             }
         )
 

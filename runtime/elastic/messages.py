@@ -33,10 +33,15 @@ class WorkerFact(Document):
 
 
 class Registration(Document):
-    """An agent comes, or comes back."""
+    """An agent comes, or comes back.
+
+    address: where its workers listen, for workers of other hosts. machine: equal for agents that
+    share process ids and cores (runtime/addresses.py).
+    """
 
     node: NodeOffer
     address: str = Field(min_length=1, max_length=300)
+    machine: str = Field(min_length=1, max_length=300)
     pid: int = Field(ge=1)
     workers: list[WorkerFact] = Field(max_length=64)
 
@@ -88,17 +93,25 @@ class Started(Document):
     times_ms: dict[str, float]
 
 
+# (kind, micro-batch, start ms, end ms); kind: one of runtime.timeline.Kind, which loads torch.
+ActionFact = tuple[
+    Literal["forward", "backward", "receive", "send", "sync", "update"], int, float, float
+]
+
+
 class StepDone(Document):
-    """One iteration on one rank."""
+    """One iteration on one rank; actions and comm_ms as in runtime.records.RankStep."""
 
     type: Literal["step"]
     generation: int
     rank: int = Field(ge=0)
     iteration: int = Field(ge=0)
     elapsed_ms: float
-    compute_ms: float
     loss: float
     peak_bytes: int = Field(ge=0)
+    started_s: float
+    actions: tuple[ActionFact, ...]
+    comm_ms: tuple[float, ...]
 
 
 class Saved(Document):
@@ -138,19 +151,91 @@ class Exited(Document):
     said: str = ""
 
 
-_FROM_AGENT: TypeAdapter[FromWorker | Exited] = TypeAdapter(
-    Annotated[FromWorker | Exited, Field(discriminator="type")]
+class Leaving(Document):
+    """An agent's node is to leave: somebody has asked the agent itself."""
+
+    type: Literal["leaving"]
+
+
+AgentWord = FromWorker | Exited | Leaving
+
+_FROM_AGENT: TypeAdapter[AgentWord] = TypeAdapter(
+    Annotated[FromWorker | Exited | Leaving, Field(discriminator="type")]
 )
 
 
-def from_agent(line: bytes) -> FromWorker | Exited:
+def from_agent(line: bytes) -> AgentWord:
     """One line of an agent. Raises RunError for anything else than the messages above."""
     try:
         return _FROM_AGENT.validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunError(f"what an agent said is no message: {where}: {first['msg']}") from None
+        raise _no_message("an agent", error) from None
+
+
+class WorkerSetup(Document):
+    """What a worker that is to be started must know: its options, and a plan of the model."""
+
+    options: dict[str, Any]
+    plan: dict[str, Any]
+
+
+class Start(Document):
+    """An agent is to start a worker on a device, on the core of this number of its host."""
+
+    do: Literal["start"]
+    worker: str = Field(min_length=1, max_length=300)
+    gpu: int = Field(ge=0, le=63)
+    core: int = Field(ge=0)
+    setup: WorkerSetup
+
+
+class Tell(Document):
+    """An agent is to pass a message on to a worker."""
+
+    do: Literal["tell"]
+    worker: str
+    message: dict[str, Any]
+
+
+class Kill(Document):
+    """An agent is to end a worker that does not answer."""
+
+    do: Literal["kill"]
+    worker: str
+
+
+class Quit(Document):
+    """An agent is to end, and its workers with it."""
+
+    do: Literal["quit"]
+
+
+class Refused(Document):
+    """An agent is not taken, and why."""
+
+    do: Literal["refused"]
+    error: str
+
+
+AgentOrder = Start | Tell | Kill | Quit | Refused
+
+_TO_AGENT: TypeAdapter[AgentOrder] = TypeAdapter(
+    Annotated[Start | Tell | Kill | Quit | Refused, Field(discriminator="do")]
+)
+
+
+def from_controller(line: bytes) -> AgentOrder:
+    """One line of a controller. Raises RunError for anything else than the orders above."""
+    try:
+        return _TO_AGENT.validate_json(line)
+    except ValidationError as error:
+        raise _no_message("the controller", error) from None
+
+
+def _no_message(who: str, error: ValidationError) -> RunError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return RunError(f"what {who} said is no message: {where}: {first['msg']}")
 
 
 def line_of(message: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from runtime.elastic.messages import NodeOffer
 from specs.errors import RunError
 from specs.files import Document, validate
 
+MIN_TOKEN = 16  # characters
+
 
 class SessionFile(Document):
     """An elastic run; its file is for its owner's eyes alone, for it holds the token."""
@@ -20,7 +23,7 @@ class SessionFile(Document):
     schema_version: int = Field(1, alias="schema", ge=1, le=1)
     address: str
     port: int = Field(ge=1, le=65535)
-    token: str = Field(min_length=16)
+    token: str = Field(min_length=MIN_TOKEN)
     pid: int = Field(description="of the controller")
     generation: int = Field(ge=0)
     end: int = Field(ge=0, description="the iteration at which training ends")
@@ -48,6 +51,29 @@ def write_session(path: str | Path, document: dict[str, Any]) -> None:
         os.replace(making, path)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def token_of(path: str | Path, *, create: bool = False) -> str:
+    """The token in a file; create: where there is none, a new one is written, for the owner alone.
+
+    Raises RunError where it cannot be read or is too short to keep anybody out.
+    """
+    path = Path(path)
+    try:
+        if create and not path.exists():
+            token = secrets.token_urlsafe(32)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(token + "\n")
+            return token
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: no token can be read or written there ({error})") from None
+    if len(token) < MIN_TOKEN or not token.isprintable():
+        raise RunError(
+            f"{path}: holds no token, expected at least {MIN_TOKEN} characters; start the run "
+            "with --token-file of a file that does not exist, and copy that"
+        )
+    return token
 
 
 def read_session(path: str | Path) -> SessionFile:

@@ -39,7 +39,10 @@ class StragglerWatch:
         self._slow: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
 
     def add(self, compute_ms: Mapping[int, float]) -> Straggler | None:
-        """One more iteration, ms of forward and backward by rank; the slowest straggler."""
+        """One more iteration, ms of forward and backward by rank; the slowest straggler.
+
+        Without collectives inside layers: there the others of a group wait for the slow one.
+        """
         if len(compute_ms) < 2 or len(compute_ms) < len(self._work):
             return None
         pace = {rank: ms / self._work[rank] for rank, ms in compute_ms.items()}

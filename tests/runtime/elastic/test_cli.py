@@ -76,6 +76,13 @@ def test_a_run_is_started_asked_and_ends_with_its_document(tmp_path: Path) -> No
         rows = [stored.measurement for stored in store.measurements()]
     assert [row.loss for row in rows] == [row["loss"] for row in document["iterations"]]
     assert {row.run for row in rows} == {document["run"]}
+    for row in rows:
+        (stage,) = row.stages
+        assert 0 < stage.forward_ms < row.iteration_ms
+        assert 0 < stage.backward_ms < row.iteration_ms
+        assert 0 < stage.update_ms < row.iteration_ms
+        assert stage.comm_ms == 0
+        assert (len(row.peak_bytes), row.peak_bytes[0] > 0) == (1, True)
     assert not (tmp_path / "session.json").exists()
     gone = _ask(tmp_path, "status")
     assert gone.exit_code == 1

@@ -124,6 +124,7 @@ def test_an_agent_stays_connected_and_is_missed_when_it_goes(
     endpoint: Endpoint, events: queue.Queue[Event]
 ) -> None:
     registration = {"node": {"name": "a"}, "address": "127.0.0.1", "pid": 5, "workers": []}
+    registration["machine"] = "m"
     body = json.dumps(registration).encode()
     head = f"POST /agents HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n"
     with socket.create_connection(("127.0.0.1", endpoint.port), timeout=20) as sock:
