@@ -175,7 +175,15 @@ def fullest_gpu_bytes(prediction: Prediction) -> float | None:
 
 def read_accuracy(store: Store) -> Accuracy:
     """Every run in the store beside its plan's prediction."""
-    return accuracy_of(store.plans(), store.measurements())
+    return accuracy_of(*plans_and_measurements(store))
+
+
+def plans_and_measurements(
+    store: Store,
+) -> tuple[list[StoredPlan], list[StoredMeasurement]]:
+    """Both, read in the order in which every measurement has its plan although runs come in."""
+    measurements = store.measurements()
+    return store.plans(), measurements
 
 
 def accuracy_of(plans: Sequence[StoredPlan], measurements: Sequence[StoredMeasurement]) -> Accuracy:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.published import Beside, Said, beside, published
 from reports import words
-from reports.comparisons import AnswerRow, Comparisons, by_planner, median_curve
+from reports.comparisons import AnswerRow, Comparisons, by_planner, median_curve, share_of
 from reports.figures import Figure, Table, significant
 from reports.growth_figures import growth_figures
 from reports.page import Page, Provenance
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 _COLUMNS = (
     *("comparison_id", "question", "suite", "table", "model", "cluster", "gpus", "planner"),
     *("status", "reason", "iteration_ms", "samples_per_s", "relative_percent", "search_s"),
-    *("evaluations", "plan_id", "depth", "templates", "mix", "layout", "gpus_used", "gpus_idle"),
-    *("fits", "stages"),
+    *("evaluations", "plan_id", "depth", "templates", "mix", "fastest_type"),
+    *("fastest_share_percent", "layout", "gpus_used", "gpus_idle", "fits", "stages"),
 )
 
 
 def _row(answer: AnswerRow) -> tuple[Any, ...]:
-    relative = None if answer.relative is None else 100 * answer.relative
+    percent = {"relative_percent": answer.relative, "fastest_share_percent": answer.fastest_share}
     return tuple(
-        relative if name == "relative_percent" else getattr(answer, name) for name in _COLUMNS
+        _percent(percent[name]) if name in percent else getattr(answer, name) for name in _COLUMNS
     )
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 def compare_page(
@@ -107,18 +111,21 @@ def _published(found: Comparisons) -> list[Beside]:
     return beside(said) if said else []
 
 
-def _packed_backdrop(found: Comparisons) -> dict[int, list[tuple[int, str, float]]]:
-    """Depth, GPU mix and iteration time of the random plans of every question."""
+def _packed_backdrop(found: Comparisons) -> dict[int, list[tuple[int, str, float, float]]]:
+    """Depth, GPU mix, iteration time, % of the fastest type of a question's random plans."""
+    fastest = {answer.comparison_id: answer.fastest_type for answer in found.answers}
     return {
         comparison: [
             (
                 plan.depth,
                 " + ".join(f"{count} × {gpu}" for gpu, count in plan.gpus),
                 significant(plan.iteration_ms, 5),
+                significant(100 * share_of(fastest[comparison], plan.gpus), 4),
             )
             for plan in plans
         ]
         for comparison, plans in found.backdrop.items()
+        if comparison in fastest
     }
 
 
@@ -152,7 +159,7 @@ def _figures(found: Comparisons) -> list[Figure]:
         Figure(
             "throughput",
             "Throughput of each planner's plan",
-            "In percent of the best plan of the same question; a missing mark means no plan.",
+            "The plan of every planner; a missing mark means no plan that fits.",
             table,
             drawn_by="throughput",
             wide=True,
@@ -168,8 +175,7 @@ def _figures(found: Comparisons) -> list[Figure]:
         Figure(
             "space",
             "Where the plans lie",
-            "Pipeline depth by GPU mix of each planner's plan; small grey marks are priced random "
-            "plans, where one question is chosen.",
+            "Pipeline depth by GPU mix of each planner's plan.",
             table,
             drawn_by="space",
             height=420,

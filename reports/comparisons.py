@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from planner.comparison import layout
 from reports.accuracy import gpus_held, layout_label
 from specs.errors import ProfileMissing
+from specs.gpu import GPU_TYPES
 from specs.profile import Source
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class AnswerRow:
     table: of its suite. iteration_ms: by the one cost model, None without a plan. relative:
     throughput over that of the best planner of the same question, 1 for the best, None for a plan
     that does not fit. depth: stages of the deepest template. mix: GPU types that the plan holds,
-    with counts. stages: (type, TP) of every stage.
+    with counts. fastest_type: of the cluster, by datasheet; fastest_share: of the plan's GPUs that
+    are of it. stages: (type, TP) of every stage.
     """
 
     comparison_id: int
@@ -53,6 +55,8 @@ class AnswerRow:
     depth: int | None
     templates: int | None
     mix: str
+    fastest_type: str
+    fastest_share: float | None
     layout: str
     gpus_used: int | None
     gpus_idle: int | None
@@ -181,6 +185,7 @@ def answer_rows(
     asked = stored.comparison
     times = [row.iteration_ms for row in stored.rows if row.iteration_ms and _fits(row, plans)]
     best = min(times, default=None)
+    fastest = fastest_type(asked.cluster.gpus_by_type)
     rows = []
     for row in stored.rows:
         stored_plan = plans.get(row.plan_id) if row.plan_id is not None else None
@@ -210,6 +215,8 @@ def answer_rows(
                 depth=max(t.depth for t in plan.templates) if plan else None,
                 templates=len(plan.templates) if plan else None,
                 mix=" + ".join(f"{n} × {gpu}" for gpu, n in gpus_held(plan)) if plan else "",
+                fastest_type=fastest,
+                fastest_share=share_of(fastest, gpus_held(plan)) if plan else None,
                 layout=layout_label(plan) if plan else "",
                 gpus_used=plan.gpus_used if plan else None,
                 gpus_idle=sum(plan.idle_gpus.values()) if plan else None,
@@ -218,6 +225,21 @@ def answer_rows(
             )
         )
     return rows
+
+
+def fastest_type(types: Iterable[str]) -> str:
+    """The type with the highest dense 16-bit TFLOP/s of its datasheet; the first without any."""
+
+    def rate(name: str) -> float:
+        sheet = GPU_TYPES[name].datasheet if name in GPU_TYPES else None
+        return sheet.tflops if sheet else 0.0
+
+    return max(types, key=rate)
+
+
+def share_of(gpu: str, held: Sequence[tuple[str, int]]) -> float:
+    """The share of the GPUs held that are of a type: one number for the mix of a plan."""
+    return dict(held).get(gpu, 0) / sum(count for _, count in held)
 
 
 def _fits(row: ComparisonRow, plans: Mapping[int, StoredPlan]) -> bool:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports import words
-from reports.accuracy import Accuracy, accuracy_of, gpus_held, source_label
+from reports.accuracy import (
+    Accuracy,
+    accuracy_of,
+    gpus_held,
+    plans_and_measurements,
+    source_label,
+)
 from reports.page import Page, Provenance
 from reports.summary import by_source
 
@@ -44,7 +50,7 @@ class Contents:
 
 def read_contents(store: Store) -> Contents:
     """Everything that the first page tells of a store."""
-    plans, measurements = store.plans(), store.measurements()
+    plans, measurements = plans_and_measurements(store)
     return Contents(
         tuple(store.profile_runs()),
         tuple(store.models()),

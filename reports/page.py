@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+MUCH = 48  # letters; static/tables.js has the same
 # Every page has these scripts; a page with more names them in `scripts`.
 COMMON_SCRIPTS = ("theme.js", "words.js", "tables.js", "figures.js")
 
@@ -172,10 +173,16 @@ def environment() -> Environment:
         cell=words.cell,
         sort_value=words.sort_value,
         source_class=source_class,
+        long=long_class,
         trusted_svg=trusted,
     )
     env.globals["web_ring"] = web_ring
     return env
+
+
+def long_class(text: object) -> str:
+    """The style of a table cell that holds text of any length; much text gets more room."""
+    return "long much" if len(str(text)) > MUCH else "long"
 
 
 def source_class(label: str) -> str:

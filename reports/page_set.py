@@ -19,6 +19,7 @@ from reports.reconfigure_page import reconfigure_page
 from specs.errors import ProfileMissing
 
 if TYPE_CHECKING:
+    from db.records import StoredPlan
     from db.store import Store
 
 MakePage = Callable[["Store", Provenance, Collection[int]], Page]
@@ -51,7 +52,8 @@ def _profile(store: Store, provenance: Provenance, plans: Collection[int]) -> Pa
 
 
 def _reconfigure(store: Store, provenance: Provenance, plans: Collection[int]) -> Page:
-    return reconfigure_page(store.reconfigurations(), provenance, page_links())
+    rows = store.reconfigurations()
+    return reconfigure_page(rows, provenance, page_links(), plan_pages=plans)
 
 
 PAGES: dict[str, MakePage] = {
@@ -70,10 +72,16 @@ def one_plan(store: Store, plan_id: int, provenance: Provenance) -> Page:
 
 
 def chosen_plans(store: Store, count: int) -> list[int]:
-    """The plans that get a page of their own: those with runs before others, newest first."""
+    """The plans that get a page of their own: those with runs before others, newest first.
+
+    A plan without a prediction comes last: the store's profiles may not price it.
+    """
     measured = {stored.plan_id for stored in store.measurements()}
-    ids = sorted((plan.id for plan in store.plans()), key=lambda i: (i not in measured, -i))
-    return ids[:count]
+
+    def order(stored: StoredPlan) -> tuple[bool, bool, int]:
+        return (stored.plan.prediction is None, stored.id not in measured, -stored.id)
+
+    return [stored.id for stored in sorted(store.plans(), key=order)][:count]
 
 
 def write_set(

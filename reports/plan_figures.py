@@ -113,6 +113,7 @@ def stage_time_figure(plan: Plan, prediction: Prediction) -> Figure:
     stages = _stages(plan, prediction)
     names = [label for _, _, label, _ in stages]
     slowest = max(stages, key=lambda stage: stage[3].time_ms)
+    divisor, unit = words.time_axis(slowest[3].time_ms)
     return Figure(
         "stages",
         "One micro-batch on each stage",
@@ -130,19 +131,19 @@ def stage_time_figure(plan: Plan, prediction: Prediction) -> Figure:
                 "type": "bar",
                 "name": _STAGE_NAMES[part],
                 "x": names,
-                "y": [getattr(figure, part) for *_, figure in stages],
+                "y": [getattr(figure, part) / divisor for *_, figure in stages],
                 "marker": {
                     "color": f"var(--c{i + 1})",
                     "line": {"color": "var(--panel)", "width": 1},
                 },
-                "hovertemplate": "%{y:.4~g} ms<extra>%{fullData.name}</extra>",
+                "hovertemplate": f"%{{y:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
             }
             for i, part in enumerate(STAGE_PARTS)
         ],
         layout={
             "barmode": "stack",
             "bargap": _gap(len(stages)),
-            "yaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
             "xaxis": {"type": "category"},
         },
         height=400,
@@ -152,6 +153,7 @@ def stage_time_figure(plan: Plan, prediction: Prediction) -> Figure:
 def parts_figure(plan: Plan, prediction: Prediction) -> Figure:
     """The iteration in parts along its slowest stage, beside the lower bound; ms."""
     parts = iteration_parts(plan)
+    divisor, unit = words.time_axis(prediction.iteration_ms)
     rows: list[tuple[Cell, ...]] = [(name, value) for name, value in parts.items()]
     traces: list[dict[str, Any]] = [
         {
@@ -159,7 +161,7 @@ def parts_figure(plan: Plan, prediction: Prediction) -> Figure:
             "orientation": "h",
             "name": name.replace("_", " "),
             "y": ["this plan"],
-            "x": [value],
+            "x": [value / divisor],
             "marker": {
                 "color": f"var(--c{i % 8 + 1})",
                 "line": {"color": "var(--panel)", "width": 1},
@@ -184,7 +186,7 @@ def parts_figure(plan: Plan, prediction: Prediction) -> Figure:
                 "orientation": "h",
                 "name": "lower bound",
                 "y": ["no plan is faster"],
-                "x": [bound],
+                "x": [bound / divisor],
                 "marker": {
                     "color": "rgba(0,0,0,0)",
                     "line": {"color": "var(--axis)", "width": 2},
@@ -207,7 +209,8 @@ def parts_figure(plan: Plan, prediction: Prediction) -> Figure:
         layout={
             "barmode": "stack",
             "bargap": 0.4,
-            "xaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
+            "uniformtext": {"mode": "hide", "minsize": 9},
+            "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
             "yaxis": {"type": "category", "ticks": "", "autorange": "reversed"},
         },
         wide=True,
@@ -220,6 +223,7 @@ def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) 
     predicted = rows[0].predicted_ms
     # Warm-ups may take tens of times as long: they are drawn, but do not set the scale.
     top = max([predicted, *(m.iteration_ms for m in iterations if not m.warm_up)])
+    divisor, unit = words.time_axis(top)
     runs = list(dict.fromkeys((m.run, m.host) for m in iterations))
     traces = []
     for i, (run, host) in enumerate(runs):
@@ -230,7 +234,7 @@ def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) 
                 "mode": "lines+markers" if len(mine) < 200 else "lines",
                 "name": plot_text(f"{run} on {host}" if host else run, 44),
                 "x": [m.iteration for m in mine],
-                "y": [m.iteration_ms for m in mine],
+                "y": [m.iteration_ms / divisor for m in mine],
                 "marker": {
                     "color": f"var(--c{i % 8 + 1})",
                     "size": 7,
@@ -240,7 +244,8 @@ def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) 
                     ],
                 },
                 "line": {"color": f"var(--c{i % 8 + 1})", "width": 1.4},
-                "hovertemplate": "iteration %{x}: %{y:.4~g} ms<extra>%{fullData.name}</extra>",
+                "hovertemplate": f"iteration %{{x}}: %{{y:.4~g}} {unit}"
+                "<extra>%{fullData.name}</extra>",
             }
         )
     return Figure(
@@ -257,16 +262,16 @@ def runs_figure(rows: Sequence[AccuracyRow], iterations: Sequence[Measurement]) 
         ),
         traces=traces,
         layout={
-            "xaxis": {"title": {"text": "iteration"}},
-            "yaxis": {"title": {"text": "ms"}, "range": [0, 1.15 * top]},
+            "xaxis": {"title": {"text": "iteration"}, "zeroline": False},
+            "yaxis": {"title": {"text": unit}, "range": [0, 1.15 * top / divisor]},
             "shapes": [
                 {
                     "type": "line",
                     "xref": "paper",
                     "x0": 0,
                     "x1": 1,
-                    "y0": predicted,
-                    "y1": predicted,
+                    "y0": predicted / divisor,
+                    "y1": predicted / divisor,
                     "line": {"color": "var(--ink)", "width": 1.5, "dash": "dash"},
                 }
             ],

@@ -189,7 +189,7 @@ def layer_figures(times: Sequence[LayerTime], pairs: Sequence[EstimateError]) ->
         Figure(
             "rate",
             "Achieved against the datasheet",
-            "Forward and backward of one rank, in percent of the datasheet's peak.",
+            "TFLOP/s of one rank in forward and backward, in percent of the datasheet's peak.",
             table,
             drawn_by="rate",
             wide=True,
@@ -228,7 +228,7 @@ def link_figures(series: Sequence[LinkSeries]) -> list[Figure]:
         Figure(
             "linkTime",
             "Time of a transfer",
-            "Every measured size of each kind of link.",
+            "Every profiled size of each kind of link; bars are the spread, where it is known.",
             table,
             drawn_by="linkTime",
             wide=True,

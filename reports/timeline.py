@@ -160,7 +160,7 @@ def timeline_figure(tracks: Sequence[Track], until_ms: float | None = None) -> F
 
 
 def _figure(name: str, title: str, caption: str, bars: Sequence[Bar], until_ms: float) -> Figure:
-    divisor, unit = (1000.0, "s") if until_ms >= 2000 else (1.0, "ms")
+    divisor, unit = words.time_axis(until_ms)
     return Figure(
         name,
         title,

@@ -95,6 +95,11 @@ def seconds_range(seconds: tuple[float, float]) -> str:
     return f"{low:g} s" if low == high else f"{low:g} to {high:g} s"
 
 
+def time_axis(longest_ms: float) -> tuple[float, str]:
+    """What the times in ms of an axis are divided by, and the unit that they then have."""
+    return (1000.0, "s") if longest_ms >= 2000 else (1.0, "ms")
+
+
 def cell(value: object) -> str:
     """A cell of a data table as text."""
     if value is None:

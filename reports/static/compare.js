@@ -14,7 +14,7 @@
   const inView = (row) => chosen() === "" || String(row.comparison_id) === chosen() || chosen() === TABLE + row.suite + ": " + row.table;
   const present = () => planners.filter((planner) => view.some((row) => row.planner === planner));
   const hover = (row) => `<b>${W.plot(row.planner)}</b>: ${W.plot(row.question, 70)}<br>${W.missing(row.iteration_ms) ? W.plot(row.status) + ", " + W.plot(row.reason, 80) : W.ms(row.iteration_ms) + ", " + W.number(row.samples_per_s) + " samples/s, " + W.percent(row.relative_percent) + " of the best"}<br>${W.plot(row.layout, 70)}<br>${W.plot(row.mix, 70)}<br>searched ${W.ms(1000 * row.search_s)}, ${W.number(row.evaluations)} plans priced`;
-  const columns = ["question", "planner", "status", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations", "depth", "templates", "mix", "stages"];
+  const columns = ["question", "planner", "status", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations", "depth", "templates", "mix", "fastest_type", "fastest_share_percent", "stages"];
   const rows = () => view.map((row) => columns.map((name) => row[name]));
 
   Arachne.drawers.throughput = () => {
@@ -35,9 +35,9 @@
       traces, height: 130 + 34 * order.length,
       layout: {
         bargap: 0.35, xaxis: one ? { title: { text: "samples/s" }, rangemode: "tozero" } : { title: { text: "throughput, % of the best plan of the question" } },
-        yaxis: { type: "category", categoryorder: "array", categoryarray: order.map((name) => W.plot(name, 46)).reverse(), ticks: "" },
+        yaxis: { type: "category", categoryorder: "array", categoryarray: order.map((name) => W.plot(name, 46)).reverse(), ticks: "", ...(one ? {} : { range: [-0.7, order.length - 0.3] }) },
       },
-      said: one ? `${questions[0]}: ${found.reduce((a, b) => (b.iteration_ms < a.iteration_ms ? b : a)).planner} is fastest.` : `${W.plural(questions.length, "question")}.`,
+      said: one ? `Samples per second. ${questions[0]}: ${found.reduce((a, b) => (b.iteration_ms < a.iteration_ms ? b : a)).planner} is fastest.` : `In percent of the best plan of the same question; ${W.plural(questions.length, "question")}.`,
       columns, rows,
     };
   };
@@ -55,25 +55,51 @@
     };
   };
 
+  // Depth by GPU mix. The mix is one number, so that plans of many questions share an axis: how much
+  // of a plan is of the fastest type of its cluster.
+  const CLOUD = 3000; // more random plans than that hide the planners'
   Arachne.drawers.space = () => {
     const found = view.filter((row) => !W.missing(row.depth));
     if (!found.length) return { ...Arachne.nothing("No plan to place"), said: "", columns, rows };
-    const ids = [...new Set(view.map((row) => row.comparison_id))];
-    const random = (ids.length === 1 && Arachne.data.backdrop[ids[0]]) || [];
-    const best = Math.min(...found.map((row) => row.iteration_ms), ...random.map((plan) => plan[2]));
-    const backdrop = random.length ? [{ type: "scatter", mode: "markers", name: `${W.plural(random.length, "random plan")}`, x: random.map((plan) => plan[0]), y: random.map((plan) => W.plot(plan[1], 40)), marker: { color: "var(--quiet)", symbol: "circle", size: 4, opacity: 0.45 }, text: random.map((plan) => `random plan: ${W.ms(plan[2])}, ${W.percent((100 * best) / plan[2])} of the best`), hovertemplate: "%{text}<extra></extra>" }] : [];
-    const shift = (planner) => (present().indexOf(planner) - (present().length - 1) / 2) * 0.09;
-    return {
-      traces: backdrop.concat(present().map((planner) => {
-        const mine = found.filter((row) => row.planner === planner);
-        return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.depth + shift(planner)), y: mine.map((row) => W.plot(row.mix, 40)), marker: { color: colour(planner), symbol: symbol(planner), size: mine.map((row) => 6 + 10 * (row.relative_percent / 100) ** 3), line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
-      })),
-      layout: { xaxis: { title: { text: "stages of the deepest template" }, ...(Math.max(...found.map((row) => row.depth), ...random.map((plan) => plan[0])) > 12 ? {} : { dtick: 1 }) }, yaxis: { type: "category", ticks: "" } },
-      height: Math.max(420, 150 + 30 * new Set([...found.map((row) => row.mix), ...random.map((plan) => plan[1])]).size),
-      said: "Larger marks are faster plans." + (random.length ? " Small grey marks are random plans." : ""),
-      columns,
-      rows: () => rows().concat(random.map((plan) => columns.map((name) => ({ question: found[0].question, planner: "random plan", status: "ok", iteration_ms: plan[2], relative_percent: (100 * best) / plan[2], depth: plan[0], mix: plan[1] })[name] ?? null))),
+    const random = randomPlans();
+    const drawn = random.length <= CLOUD ? random : [];
+    const cloud = {
+      type: "scatter", mode: "markers", name: W.plural(drawn.length, "random plan"), x: drawn.map((plan) => plan.depth), y: drawn.map((plan) => plan.fastest_share_percent),
+      marker: { size: 6, opacity: 0.8, color: drawn.map((plan) => plan.relative_percent), cmin: 0, cmax: 100, colorscale: [[0, "var(--line)"], [0.6, "var(--axis)"], [1, "var(--ink)"]], line: { width: 0 } },
+      text: drawn.map((plan) => `random plan: ${W.ms(plan.iteration_ms)}, ${W.percent(plan.relative_percent)} of the best<br>${W.plot(plan.mix, 70)}`), hovertemplate: "%{text}<extra></extra>",
     };
+    const shift = (planner) => (present().indexOf(planner) - (present().length - 1) / 2) * Math.min(0.09, 0.7 / present().length);
+    const types = [...new Set(found.map((row) => row.fastest_type))];
+    const deepest = Math.max(...found.map((row) => row.depth), ...drawn.map((plan) => plan.depth));
+    return {
+      traces: (drawn.length ? [cloud] : []).concat(present().map((planner) => {
+        const mine = found.filter((row) => row.planner === planner);
+        return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.depth + shift(planner)), y: mine.map((row) => row.fastest_share_percent), marker: { color: colour(planner), symbol: symbol(planner), size: mine.map((row) => 6 + 8 * ((row.relative_percent || 0) / 100) ** 3), line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
+      })),
+      layout: {
+        xaxis: { title: { text: "stages of the deepest template" }, ...(deepest > 12 ? {} : { dtick: 1 }) },
+        yaxis: { title: { text: types.length === 1 ? `GPUs of the plan that are ${W.plot(types[0], 24)}, %` : "GPUs of the plan that are of the fastest type, %" }, range: [-6, 106] },
+        legend: { itemsizing: "constant" },
+      },
+      height: 440,
+      said: "Larger marks are faster plans." + (drawn.length ? " Dots are priced random plans, the stronger the faster." : random.length ? " Choose a question or a table to see its priced random plans." : ""),
+      columns,
+      rows: () => rows().concat(random.map((plan) => columns.map((name) => plan[name] ?? null))),
+    };
+  };
+
+  // The priced random plans of the questions in view, each held against the best plan of its question.
+  const randomPlans = () => {
+    const all = [];
+    for (const id of new Set(view.map((row) => row.comparison_id))) {
+      const mine = view.filter((row) => row.comparison_id === id);
+      const plans = Arachne.data.backdrop[id] || [];
+      const best = Math.min(...mine.filter((row) => !W.missing(row.relative_percent)).map((row) => row.iteration_ms), ...plans.map((plan) => plan[2]));
+      for (const [depth, mix, iteration_ms, share] of plans) {
+        all.push({ question: mine[0].question, planner: "random plan", status: "ok", depth, mix, iteration_ms, fastest_type: mine[0].fastest_type, fastest_share_percent: share, relative_percent: (100 * best) / iteration_ms });
+      }
+    }
+    return all;
   };
 
   Arachne.drawers.curves = () => {
@@ -85,9 +111,12 @@
     const shown = mine.filter((curve) => curve.comparison === first);
     const names = ["question", "phase", "planner", "seeds", "evaluations", "best_iteration_ms"];
     if (!shown.length) return { ...Arachne.nothing("No search curve of this question was recorded"), said: "", columns: names, rows: [] };
+    const best = shown.flatMap((curve) => curve.best_ms);
+    const [divisor, unit] = Math.min(...best) >= 2000 ? [1000, "s"] : [1, "ms"];
+    const wide = Math.max(...best) > 4 * Math.min(...best); // one slow start would flatten the rest
     return {
-      traces: shown.map((curve) => ({ type: "scatter", mode: "lines", name: W.plot(`${curve.planner}${curve.phase === "planning" ? "" : ", " + curve.phase}${curve.seeds > 1 ? ` (median of ${curve.seeds} seeds)` : ""}`), x: curve.evaluations, y: curve.best_ms, line: { color: colour(curve.planner), width: 2, shape: "hv", dash: curve.phase === "planning" ? "solid" : "dash" }, hovertemplate: "%{x} plans priced: %{y:.5~g} ms<extra>%{fullData.name}</extra>" })),
-      layout: { xaxis: { type: "log", title: { text: "plans priced (log)" }, exponentformat: "none" }, yaxis: { title: { text: "best iteration time so far, ms" } } },
+      traces: shown.map((curve) => ({ type: "scatter", mode: "lines", name: W.plot(`${curve.planner}${curve.phase === "planning" ? "" : ", " + curve.phase}${curve.seeds > 1 ? ` (median of ${curve.seeds} seeds)` : ""}`), x: curve.evaluations, y: curve.best_ms.map((ms) => ms / divisor), line: { color: colour(curve.planner), width: 2, shape: "hv", dash: curve.phase === "planning" ? "solid" : "dash" }, hovertemplate: `%{x} plans priced: %{y:.5~g} ${unit}<extra>%{fullData.name}</extra>` })),
+      layout: { xaxis: { type: "log", title: { text: "plans priced (log)" }, exponentformat: "none" }, yaxis: { title: { text: `best iteration time so far, ${unit}${wide ? " (log)" : ""}` }, ...(wide ? { type: "log", exponentformat: "none" } : {}) } },
       said: shown[0].question + (wanted === "" && new Set(curves.map((c) => c.comparison)).size > 1 ? "; choose another question above." : "."),
       columns: names,
       rows: () => shown.flatMap((c) => c.evaluations.map((count, i) => [c.question, c.phase, c.planner, c.seeds, count, c.best_ms[i]])),

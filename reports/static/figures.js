@@ -81,9 +81,16 @@ Arachne.Figure = class {
     if (this.plot) this.plot.style.height = (this.made.height || Number(this.plot.dataset.height)) + "px";
   }
 
+  // data-drawn on the element: what stands there is complete, and is what the page has to show.
   draw() {
     this.stale = false;
-    if (!this.plot) return Promise.resolve();
+    delete this.element.dataset.drawn;
+    return Promise.resolve(this.plot && this.plotted()).then(() => {
+      if (!this.stale) this.element.dataset.drawn = "1";
+    });
+  }
+
+  plotted() {
     this.say();
     const height = this.made.height || Number(this.plot.dataset.height);
     const narrow = this.plot.clientWidth < 560;
@@ -223,7 +230,10 @@ Arachne.raster = async function (svg, picture) {
 Arachne.drawAll = async function () {
   const turn = (Arachne.turn = (Arachne.turn || 0) + 1);
   const figures = Object.values(Arachne.figures);
-  for (const figure of figures) figure.stale = true;
+  for (const figure of figures) {
+    figure.stale = true;
+    delete figure.element.dataset.drawn;
+  }
   if (document.documentElement.dataset.print === "1") {
     for (const figure of figures) figure.draw();
     return;

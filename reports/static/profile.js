@@ -12,15 +12,15 @@
   const bySize = (a, b) => Arachne.compare(a, b);
 
   const METRICS = {
-    total_ms: ["forward + backward + collectives, ms", W.ms],
-    forward_ms: ["forward, ms", W.ms],
-    backward_ms: ["backward, ms", W.ms],
-    comm_ms: ["collectives, ms", W.ms],
-    update_ms: ["optimizer step, ms", W.ms],
-    sample_ms: ["ms per sample and GPU of the group", W.ms],
-    share: ["% of the datasheet's TFLOP/s", W.percent],
-    tflops: ["TFLOP/s of one rank", W.number],
-    activation_bytes: ["activations kept, MiB in the cells", W.memory],
+    total_ms: ["forward + backward + collectives, ms", W.ms, "ms"],
+    forward_ms: ["forward, ms", W.ms, "ms"],
+    backward_ms: ["backward, ms", W.ms, "ms"],
+    comm_ms: ["collectives, ms", W.ms, "ms"],
+    update_ms: ["optimizer step, ms", W.ms, "ms"],
+    sample_ms: ["ms per sample and GPU of the group", W.ms, "ms"],
+    share: ["% of the datasheet's TFLOP/s", W.percent, "%"],
+    tflops: ["TFLOP/s of one rank", W.number, "TFLOP/s"],
+    activation_bytes: ["activations kept, MiB", W.memory, "MiB"],
   };
 
   const chosenLayers = () => layers.filter((row) => row.layer === field("choose-layer", "layer") && row.workload === field("choose-layer", "workload") && row.tile === field("choose-layer", "tile"));
@@ -29,7 +29,8 @@
   Arachne.drawers.heat = (figure) => {
     const rows = chosenLayers();
     const metric = field("choose-layer", "metric");
-    const [title, say] = METRICS[metric];
+    const [title, say, unit] = METRICS[metric];
+    const per = metric === "activation_bytes" ? 2 ** 20 : 1;
     if (!rows.length) return { ...Arachne.nothing(), said: "No rows." };
     const panels = new Map();
     for (const row of rows) {
@@ -53,10 +54,11 @@
     const columns = Math.max(1, Math.min(shown.length, Math.floor(width / 290)));
     const lines = Math.ceil(shown.length / columns);
     const values = rows.map((row) => row[metric]).filter((v) => !W.missing(v));
-    const low = Math.min(...values);
-    const high = Math.max(...values);
+    let low = Infinity;
+    let high = -Infinity;
+    for (const v of values) { low = Math.min(low, v); high = Math.max(high, v); }
     const log = metric.endsWith("_ms") && low > 0 && high / low > 20;
-    const scale = (v) => (W.missing(v) ? null : log ? Math.log10(v) : v);
+    const scale = (v) => (W.missing(v) ? null : log ? Math.log10(v) : v / per);
     const layout = { annotations: [], showlegend: false };
     const gapX = 0.075;
     const gapY = Math.min(0.34, 92 / (lines * 230));
@@ -82,7 +84,7 @@
         customdata: cells.map((line_) => line_.map((row) => (row ? detail(row) : ""))), hovertemplate: "%{customdata}<extra></extra>",
         colorscale: [[0, "var(--heat0)"], [0.34, "var(--heat1)"], [0.67, "var(--heat2)"], [1, "var(--heat3)"]],
         xgap: 2, ygap: 2, hoverongaps: false, showscale: i === 0,
-        colorbar: { thickness: 10, len: Math.min(1, 260 / (lines * 230)), y: 1, yanchor: "top", outlinewidth: 0, title: { text: "", side: "right" }, ...(log ? { tickvals: ticks(low, high).map(Math.log10), ticktext: ticks(low, high).map(say) } : {}) },
+        colorbar: { thickness: 10, len: Math.min(1, 260 / (lines * 230)), y: 1, yanchor: "top", outlinewidth: 0, title: { text: unit, side: "top", font: { size: 11 } }, ...(log ? { tickvals: ticks(low, high).map(Math.log10), ticktext: ticks(low, high).map(say) } : {}) },
       };
     });
     layout.margin = { t: 30 };
@@ -112,9 +114,13 @@
     `<b>${W.plot(row.gpu)}</b>, TP ${row.tp}, micro-batch ${row.micro_batch}, ${W.plot(row.topology)}<br>forward ${W.ms(row.forward_ms)}${spread(row.forward_mad_ms)}<br>backward ${W.ms(row.backward_ms)}${spread(row.backward_mad_ms)}<br>collectives ${row.comm_included ? "inside the above" : W.ms(row.comm_ms) + spread(row.comm_mad_ms)}<br>optimizer ${W.ms(row.update_ms)}${spread(row.update_mad_ms)}<br>activations ${W.memory(row.activation_bytes)}<br>${W.missing(row.tflops) ? "" : W.number(row.tflops) + " TFLOP/s" + (W.missing(row.share) ? "" : " = " + W.percent(row.share) + " of the datasheet") + "<br>"}${W.plot(row.source)}, run ${row.run}, n = ${row.samples}`;
 
   // -- rates -------------------------------------------------------------------------------------
+  // A GPU without a datasheet (a CPU host) has no peak: its rate stands in TFLOP/s, on an axis of its own.
   Arachne.drawers.rate = () => {
-    const rows = chosenLayers().filter((row) => !W.missing(row.share));
-    if (!rows.length) return { ...Arachne.nothing("No datasheet, or no arithmetic in this layer"), said: "Nothing to set against a datasheet here." };
+    const all = chosenLayers().filter((row) => !W.missing(row.tflops));
+    const sheets = all.filter((row) => !W.missing(row.share));
+    const shown = sheets.length ? "share" : "tflops";
+    const rows = sheets.length ? sheets : all;
+    if (!rows.length) return { ...Arachne.nothing("This layer does no arithmetic"), said: "Nothing to set against a datasheet here." };
     const series = new Map();
     for (const row of rows) {
       const key = `${row.gpu}, TP ${row.tp}, ${row.source}`;
@@ -132,17 +138,18 @@
       group.sort((a, b) => a.micro_batch - b.micro_batch);
       const colour = `var(--c${(gpus.indexOf(group[0].gpu) % 8) + 1})`;
       return {
-        type: "scatter", mode: "lines+markers", name: W.plot(legend), legendgroup: legend, showlegend: first, x: group.map((row) => row.micro_batch), y: group.map((row) => row.share),
+        type: "scatter", mode: "lines+markers", name: W.plot(legend), legendgroup: legend, showlegend: first, x: group.map((row) => row.micro_batch), y: group.map((row) => row[shown]),
         line: { color: colour, dash: dashes[tps.indexOf(group[0].tp) % 5], width: 1.8 }, marker: { color: colour, size: 7, symbol: { measured: "circle", imported: "square", estimated: "diamond" }[group[0].source] },
         text: group.map(detail), hovertemplate: "%{text}<extra></extra>",
       };
     });
-    const best = rows.reduce((a, b) => (b.share > a.share ? b : a));
+    const best = rows.reduce((a, b) => (b[shown] > a[shown] ? b : a));
+    const beside = all.length - rows.length;
     return {
-      traces, layout: { xaxis: { type: "log", title: { text: "micro-batch, samples" }, tickvals: distinct(rows, "micro_batch").sort(bySize) }, yaxis: { title: { text: "% of the datasheet's dense 16-bit TFLOP/s" }, rangemode: "tozero" } },
-      said: `Best: ${best.gpu} with ${W.number(best.tflops)} TFLOP/s, ${W.percent(best.share)} of its datasheet (TP ${best.tp}, micro-batch ${best.micro_batch}). Forward and backward, without collectives; the full attention matrix is counted. Lines: ${tps.map((tp, i) => `TP ${tp} ${["solid", "dashed", "dotted", "dash-dot", "long dashes"][i % 5]}`).join(", ")}.`,
+      traces, layout: { xaxis: { type: "log", title: { text: "micro-batch, samples" }, tickvals: distinct(rows, "micro_batch").sort(bySize) }, yaxis: { title: { text: sheets.length ? "% of the datasheet's dense 16-bit TFLOP/s" : "achieved TFLOP/s of one rank" }, rangemode: "tozero" } },
+      said: `Best: ${best.gpu} with ${W.number(best.tflops)} TFLOP/s${sheets.length ? `, ${W.percent(best.share)} of its datasheet` : "; its type has no datasheet to stand against"} (TP ${best.tp}, micro-batch ${best.micro_batch}). Forward and backward, without collectives; the full attention matrix is counted. Lines: ${tps.map((tp, i) => `TP ${tp} ${["solid", "dashed", "dotted", "dash-dot", "long dashes"][i % 5]}`).join(", ")}.${beside ? ` ${W.plural(beside, "row")} of types without a datasheet ${beside === 1 ? "is" : "are"} in the data only.` : ""}`,
       columns: ["gpu", "source", "tp", "micro_batch", "tflops", "share_percent"],
-      rows: () => rows.map((row) => [row.gpu, row.source, row.tp, row.micro_batch, row.tflops, row.share]),
+      rows: () => all.map((row) => [row.gpu, row.source, row.tp, row.micro_batch, row.tflops, row.share]),
     };
   };
 
@@ -170,11 +177,13 @@
 
   // -- links -------------------------------------------------------------------------------------
   const chosenLinks = () => links.filter((s) => s.operation === field("choose-link", "operation") && (field("choose-link", "gpu") === "" || s.gpu === field("choose-link", "gpu") || s.peer === field("choose-link", "gpu"))).slice(0, 40);
+  // The spread of each time, where it was measured; bandwidths have it in the hover text.
+  const bars = (s, key) => (key === "time_ms" && s.mad_ms.some((v) => !W.missing(v)) ? { error_y: { type: "data", array: s.mad_ms.map((v) => v || 0), thickness: 1, width: 2 } } : {});
   const curve = (key, fitted) => {
     const found = chosenLinks();
     if (!found.length) return { ...Arachne.nothing(), said: "No curve.", rows: [] };
     const traces = found.map((s, i) => ({
-      type: "scatter", mode: "lines+markers", name: W.plot(s.name, 44), legendgroup: String(i), x: s.nbytes, y: s[key], line: { color: `var(--c${(i % 8) + 1})`, width: 1.7 },
+      type: "scatter", mode: "lines+markers", name: W.plot(`${s.name}, ${s.source}`, 56), legendgroup: String(i), x: s.nbytes, y: s[key], ...bars(s, key), line: { color: `var(--c${(i % 8) + 1})`, width: 1.7 },
       marker: { color: `var(--c${(i % 8) + 1})`, size: 6, symbol: ["circle", "square", "diamond", "cross", "triangle-up"][Math.floor(i / 8) % 5] },
       text: s.nbytes.map((n, j) => `${W.plot(s.name)}<br>${W.memory(n)}: ${W.ms(s.time_ms[j])}${spread(s.mad_ms[j])}, ${W.number(s.bus[j])} GB/s bus<br>${W.plot(s.source)}, run ${s.run}`), hovertemplate: "%{text}<extra></extra>",
     }));

@@ -53,6 +53,8 @@ Arachne.sortTable = function (table) {
   });
 };
 
+Arachne.MUCH = 48; // letters from which a cell of text is made wider: else a row gets very tall
+
 // A table of data: columns of {key, title, type, format, note}; cells are text, never markup.
 Arachne.DataTable = class {
   constructor(table, columns, options) {
@@ -125,6 +127,7 @@ Arachne.DataTable = class {
         const content = column.format ? column.format(row[column.key], row) : Arachne.words.text(row[column.key]);
         if (content instanceof Node) cell.append(content); else cell.textContent = content;
         if (column.wide) cell.classList.add("long");
+        if (cell.textContent.length > Arachne.MUCH) cell.classList.add("long", "much");
         line.append(cell);
       }
       lines.append(line);

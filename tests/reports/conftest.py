@@ -12,6 +12,11 @@ import pytest
 
 from db.store import Store, open_store
 
+# How long anything in the browser may take. Where a machine has more work than cores a page takes
+# tens of times as long as on a quiet one, and a wait that ends early says nothing about the page.
+# What really hangs is ended by these two.
+PATIENCE_MS = 120_000  # one wait
+TEST_S = 600  # one test
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -46,19 +51,29 @@ def chromium() -> str:
     _without("no chromium, chromium-browser or google-chrome on the PATH")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in the browser get the time that several pages need on a busy machine."""
+    for item in items:
+        if item.get_closest_marker("browser") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TEST_S))
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium, one for all tests of a worker."""
     path = chromium()
     try:
-        from playwright.sync_api import Error, sync_playwright
+        from playwright.sync_api import Error, expect, sync_playwright
     except ImportError:
         _without("the Python package playwright is not installed")
     with sync_playwright() as playwright:
         try:
-            started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+            started = playwright.chromium.launch(
+                executable_path=path, args=ARGUMENTS, timeout=PATIENCE_MS
+            )
         except Error as error:
             _without(f"{path} does not start: {str(error).splitlines()[0]}")
+        expect.set_options(timeout=PATIENCE_MS)
         yield started
         started.close()
 
@@ -70,6 +85,7 @@ class Visit:
         self.context = browser.new_context(
             **{"viewport": {"width": 1280, "height": 900}, "color_scheme": "light", **options}
         )
+        self.context.set_default_timeout(PATIENCE_MS)
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page = self.context.new_page()
@@ -85,7 +101,7 @@ class Visit:
         self.page.goto(path.resolve().as_uri() + fragment)
         if ready:
             # The pages forbid eval, which Playwright's own waiting for a function would need.
-            self.page.wait_for_selector('html[data-ready="1"]', state="attached", timeout=90_000)
+            self.page.wait_for_selector('html[data-ready="1"]', state="attached")
         return self.page
 
     def elsewhere(self) -> list[str]:
@@ -98,6 +114,14 @@ def redrawn(page: Any, act: Callable[[], object]) -> None:
     before = page.locator("html").get_attribute("data-drawn")
     act()
     page.wait_for_selector(f'html[data-drawn]:not([data-drawn="{before}"])', state="attached")
+
+
+def drawn(page: Any, figure: str) -> Any:
+    """Bring a figure into view and wait until it is complete; the figure."""
+    found = page.locator(f'[data-figure="{figure}"]')
+    found.scroll_into_view_if_needed()
+    page.wait_for_selector(f'[data-figure="{figure}"][data-drawn]', state="attached")
+    return found
 
 
 @pytest.fixture

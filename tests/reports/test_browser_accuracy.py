@@ -22,7 +22,7 @@ from reports.accuracy_page import accuracy_page
 from reports.page import Provenance, write_page
 from specs.model import load_model
 from specs.profile import Source
-from tests.reports.conftest import Visit, redrawn
+from tests.reports.conftest import Visit, drawn, redrawn
 from tests.reports.stores import (
     NASTY_NAMES,
     cluster_of,
@@ -49,6 +49,7 @@ def make(store: Store, folder: Path) -> Path:
 
 def points(page: Any, figure: str) -> int:
     """Marks that a scatter figure has drawn."""
+    drawn(page, figure)
     return int(page.locator(f'[data-figure="{figure}"] .scatterlayer .point').count())
 
 
@@ -74,8 +75,7 @@ def test_figures_draw_with_few_rows(rows: int, store: Store, tmp_path: Path, vis
     assert page.inner_text("#count").startswith(f"{rows} run")
     assert points(page, "scatter") == rows
     for name in ("noise", "trend", "memory"):
-        page.locator(f'[data-figure="{name}"]').scroll_into_view_if_needed()
-        page.wait_for_selector(f'[data-figure="{name}"] .main-svg')
+        drawn(page, name)
     assert points(page, "memory") == rows
     assert page.locator("#every-run tbody tr").count() == rows
 
@@ -83,8 +83,6 @@ def test_figures_draw_with_few_rows(rows: int, store: Store, tmp_path: Path, vis
 def test_ten_thousand_rows_stay_below_8_mb_and_all_are_drawn(
     store: Store, tmp_path: Path, visit: Start
 ) -> None:
-    from playwright.sync_api import expect
-
     fill_with_runs(store, 10_000, per_plan=100)
     path = make(store, tmp_path)
     assert path.stat().st_size < 8_000_000
@@ -98,9 +96,8 @@ def test_ten_thousand_rows_stay_below_8_mb_and_all_are_drawn(
     shown = int(re.sub(r"\D", "", page.inner_text("#count").split(" of ")[0]))
     assert shown == 3300
     # Out of view, a figure is drawn again when the reader comes back to it.
-    page.locator('[data-figure="scatter"]').scroll_into_view_if_needed()
-    drawn = page.locator('[data-figure="scatter"] .scatterlayer .point')
-    expect(drawn).to_have_count(3300, timeout=30_000)
+    drawn(page, "scatter")
+    assert points(page, "scatter") == 3300
 
 
 def test_filters_act_on_summary_figures_and_tables_alike(
@@ -234,6 +231,14 @@ def test_the_ten_worst_runs_are_listed(store: Store, tmp_path: Path, visit: Star
     assert shown == [words.signed_percent(100 * row.error) for row in rows]
 
 
+HOVER = """() => {
+    const plot = document.querySelector('[data-figure="scatter"] .plot');
+    const curve = plot.data.findIndex((trace) => trace.text && trace.text.length);
+    Plotly.Fx.hover(plot, [{ curveNumber: curve, pointNumber: 0 }]);
+    return plot.querySelector(".hoverlayer").textContent;
+}"""
+
+
 def test_nasty_names_are_shown_and_do_nothing(store: Store, tmp_path: Path, visit: Start) -> None:
     for i, name in enumerate(NASTY_NAMES):
         run = profile_run(store, Source.IMPORTED, name, host=name, licence=name, driver=name)
@@ -256,8 +261,8 @@ def test_nasty_names_are_shown_and_do_nothing(store: Store, tmp_path: Path, visi
         choose(page, "model", name)
         assert page.inner_text("#count") == f"1 of {len(NASTY_NAMES)} runs"
         # A name as hover text of a figure: shown, not run.
-        page.locator('[data-figure="scatter"] .scatterlayer .point').last.hover(force=True)
-        page.wait_for_timeout(60)
+        shown = page.evaluate(HOVER)
+        assert "predicted" in shown
     assert page.title() == "Accuracy · Arachne"
     assert page.locator("[data-figure] .hoverlayer a").count() == 0
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -292,8 +297,8 @@ def test_a_phone_does_not_scroll_the_page_sideways(
     page = visit(viewport={"width": width, "height": 700}, has_touch=True, is_mobile=True).open(
         make(store, tmp_path)
     )
-    page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    page.wait_for_timeout(300)
+    for name in page.locator("[data-figure]").evaluate_all("all => all.map(f => f.dataset.figure)"):
+        drawn(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     # Wide tables scroll in boxes of their own, which a keyboard reaches.
     box = page.locator(".scroll", has=page.locator("#every-run"))
@@ -376,9 +381,7 @@ def test_data_of_the_page_is_the_data_of_the_store(
 
 def _overlaps(page: Any, figure: str) -> list[bool]:
     """Whether legend and buttons of a figure share any pixel; empty where it has no legend."""
-    page.locator(f'[data-figure="{figure}"]').scroll_into_view_if_needed()
-    page.wait_for_selector(f'[data-figure="{figure}"] .main-svg')
-    page.wait_for_timeout(150)
+    drawn(page, figure)
     found = page.evaluate(
         """figure => {
             const plot = document.querySelector(`[data-figure="${figure}"] .plot`);
@@ -421,9 +424,7 @@ def test_terms_of_stages_follow_the_filters(store: Store, tmp_path: Path, visit:
             plan_id, [replace(row, stages=stage_times_of(plan, factor)) for row in rows]
         )
     page = visit(accept_downloads=True).open(make(store, tmp_path))
-    figure = page.locator('[data-figure="terms"]')
-    figure.scroll_into_view_if_needed()
-    page.wait_for_selector('[data-figure="terms"] .main-svg')
+    figure = drawn(page, "terms")
     assert "6 stages of 2 runs" in figure.inner_text()
     assert page.locator("#terms tbody tr").count() == 2 * 4 * 3
     choose(page, "source", "measured")

@@ -11,7 +11,7 @@ from db.store import Store
 from reports.compare_page import compare_page
 from reports.comparisons import read_comparisons, with_backdrop
 from reports.page import write_page
-from tests.reports.conftest import Visit, redrawn
+from tests.reports.conftest import Visit, drawn, redrawn
 from tests.reports.stores import fill_with_profiles, fill_with_suite
 from tests.reports.test_browser_pages import MADE, draw_all, marks
 
@@ -35,12 +35,12 @@ def test_a_suite_shows_growth_random_plans_and_published_figures(
     question = page.locator("#choose [name=question]")
     redrawn(page, lambda: question.select_option("table paper: growing"))
     assert page.locator("#answers tbody tr").count() == 6
-    page.locator('[data-figure="space"]').scroll_into_view_if_needed()
-    drawn = page.evaluate("Arachne.figures.space.made.rows()")
-    assert {row[1] for row in drawn} == {"arachne", "metis"}
+    drawn(page, "space")
+    placed = page.evaluate("Arachne.figures.space.made.rows()")
+    assert {row[1] for row in placed} == {"arachne", "metis", "random plan"}
     redrawn(page, lambda: question.select_option("3"))
-    page.locator('[data-figure="space"]').scroll_into_view_if_needed()
-    drawn = page.evaluate("Arachne.figures.space.made.rows()")
-    random = [row for row in drawn if row[1] == "random plan"]
+    drawn(page, "space")
+    placed = page.evaluate("Arachne.figures.space.made.rows()")
+    random = [row for row in placed if row[1] == "random plan"]
     assert len(random) == len(found.backdrop[3]) > 5
     assert all(row[5] <= 100 for row in random)

@@ -30,7 +30,7 @@ def test_every_figure_is_saved_as_png_svg_and_csv(
 
     def save(figure: str, kind: str) -> bytes:
         # A picture takes its time where other programs have the cores: seconds of drawing for each.
-        with page.expect_download(timeout=90_000) as waiting:
+        with page.expect_download() as waiting:
             page.locator(f'[data-figure="{figure}"] [data-save="{kind}"]').click()
             # The click has come through: from here on only the drawing is waited for.
             said = re.compile(f"Sav(ing|ed) accuracy-{figure}.{kind}")
@@ -61,7 +61,8 @@ def test_a_picture_that_cannot_be_made_is_said(store: Store, tmp_path: Path, vis
     page.evaluate("void (Plotly.toImage = () => Promise.reject(new Error('no room')))")
     page.locator('[data-figure="scatter"] [data-save="png"]').click()
     expect(page.locator("#said")).to_have_text("Could not save accuracy-scatter.png")
-    page.wait_for_timeout(50)
+    if not started.errors:
+        page.wait_for_event("pageerror")
     assert started.errors == ["no room"]  # and it stands in the console
     started.errors.clear()
 
@@ -84,5 +85,5 @@ def test_figures_that_come_into_view_leave_room_for_clicks(
     )
     page.evaluate("scrollTo(0, document.querySelector('[data-figure=trend]').offsetTop)")
     for name in ("noise", "trend", "memory"):
-        page.wait_for_selector(f'[data-figure="{name}"] .main-svg', state="attached")
+        page.wait_for_selector(f'[data-figure="{name}"][data-drawn]', state="attached")
     assert page.evaluate("window.most") == 1

@@ -26,7 +26,7 @@ from reports.server import PageServer
 from specs.model import load_model
 from specs.profile import Source
 from specs.workload import Workload
-from tests.reports.conftest import Visit, redrawn
+from tests.reports.conftest import Visit, drawn, redrawn
 from tests.reports.stores import (
     NASTY_NAMES,
     cluster_of,
@@ -68,12 +68,12 @@ def fill(store: Store) -> int:
 
 
 def draw_all(page: Any) -> list[str]:
-    """Bring every figure into view; the names of those that have drawn something."""
+    """Bring every figure into view until it is drawn; their names."""
     figures = page.locator("[data-figure]")
-    for i in range(figures.count()):
-        figures.nth(i).scroll_into_view_if_needed()
-        figures.nth(i).locator(".plot .main-svg, svg.picture").first.wait_for()
-    return [str(n) for n in figures.evaluate_all("all => all.map(f => f.dataset.figure)")]
+    names = [str(n) for n in figures.evaluate_all("all => all.map(f => f.dataset.figure)")]
+    for name in names:
+        drawn(page, name)
+    return names
 
 
 def sideways(page: Any) -> int:
@@ -259,7 +259,7 @@ def served(store: Store, tmp_path: Path) -> Iterator[PageServer]:
     yield server
     server.shutdown()
     server.server_close()
-    thread.join(10)
+    thread.join(60)
 
 
 def get(server: PageServer, path: str, **headers: str) -> tuple[int, str]:
@@ -284,7 +284,7 @@ def test_a_served_page_shows_a_new_run_without_being_asked(
     page.wait_for_selector('html[data-ready="1"]', state="attached")
     assert page.inner_text("#count") == "1 run"
     store.add_measurements(plan_id, iterations([91.0], run="second"))
-    page.wait_for_selector("#count:text('2 runs')", timeout=20_000)
+    page.wait_for_selector("#count:text('2 runs')")
     assert started.errors == []
     origin = f"http://127.0.0.1:{served.server_address[1]}/"
     assert [url for url in started.elsewhere() if not url.startswith(origin)] == []
