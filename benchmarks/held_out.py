@@ -41,7 +41,7 @@ SEEN = (
 )
 UNSEEN = ("h200", "rtx-3090")
 MODELS = ("llama-3-8b", "qwen3-32b", "mixtral-8x7b", "qwen3-64b")
-SELECTION_SEED, HELD_OUT_SEED = 20261130, 4_060_708
+SELECTION_SEED, HELD_OUT_SEED, VALIDATION_SEED = 20261130, 4_060_708, 51_202_612
 
 
 @cache
@@ -112,6 +112,25 @@ def selection() -> list[Problem]:
         _random(order[len(found) % len(order)], SEEN, draw, found, "selection")
     while len(found) < 44:
         _random(order[len(found) % 4], SEEN + UNSEEN, draw, found, "selection", needs=UNSEEN)
+    return found
+
+
+def validation() -> list[Problem]:
+    """What the recipe of the second training and its schedule were chosen on: all random."""
+    draw = np.random.default_rng(VALIDATION_SEED)
+    found: list[Problem] = []
+    order = ("llama-3-8b", "qwen3-32b", "mixtral-8x7b", "llama-3-8b", "qwen3-32b", "qwen3-64b")
+    while len(found) < 30:
+        _random(order[len(found) % len(order)], SEEN, draw, found, "validation")
+    while len(found) < 36:
+        _random(order[len(found) % 6], SEEN + UNSEEN, draw, found, "validation", needs=UNSEEN)
+    for model, counts, size in (
+        ("qwen3-64b", {"h100": 512, "a100-40gb": 256}, 8),
+        ("qwen3-32b", {"l40s": 640}, 4),
+        ("mixtral-8x7b", {"a100-80gb": 128, "a40": 64}, 4),
+        ("llama-3-8b", {"h100": 256, "v100-32gb": 256, "a6000": 512}, 8),
+    ):
+        found.append(_problem(model, even(f"validation-{len(found)}", counts, size)))
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from planner.filled import FilledTemplate
 from planner.kernel.engine import Engine
+from planner.kernel.state import new_laid, new_room
 from planner.policy.features import MOST_DEPTH, MOST_TEMPLATES
 from planner.policy.kernel.rolls import Rolls
 from planner.policy.kernel.scene import LEAST, Scene, scene_of
@@ -28,6 +30,14 @@ class Composition:
         self.scene: Scene
         self.summary: Array
         self.scene, self.summary = scene_of(self.engine.compiled)
+
+    def beside(self) -> Composition:
+        """The same for another thread: its own room to work in, all else shared."""
+        other = copy(self)
+        engine = other.engine = copy(self.engine)
+        engine.laid = new_laid(engine.tables, engine.templates, engine.depth)
+        engine.room = new_room(engine.tables, engine.templates, engine.depth)
+        return other
 
     @property
     def plannable(self) -> bool:

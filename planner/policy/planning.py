@@ -6,8 +6,10 @@ evaluations never give a worse plan. Deterministic for a seed and a ceiling on e
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +17,10 @@ import numpy as np
 
 from planner.kernel.engine import NO_CEILING
 from planner.policy.composition import Composition
-from planner.policy.kernel.rolls import TRIED
 from planner.policy.kernel.scene import LEVEL_OF
 from planner.policy.network import initial_parameters
-from planner.policy.rollout import parameters_of, run_episodes
+from planner.policy.prefixes import begun_like
+from planner.policy.rollout import Chooser, choices_of, parameters_of, run_episodes
 from planner.policy.start import Start
 from planner.policy.walks import Walker
 from planner.problem import Problem
@@ -43,7 +45,8 @@ class Schedule:
     """Rollouts, rounds of walks after them, how often, and whether to go on to the budget's end.
 
     restarts: times that the whole is done, each without what was found before. goes_on: after
-    them again and again, then also from the best plans so far.
+    them again and again, then also from the best plans so far. temperatures: of the rollouts of a
+    batch in turn.
     """
 
     rollouts: int = 128
@@ -51,6 +54,7 @@ class Schedule:
     rounds: tuple[Round, ...] = ()
     restarts: int = 1
     goes_on: bool = False
+    temperatures: tuple[float, ...] = (1.0,)
 
     def __str__(self) -> str:
         return f"{self.rollouts} rollouts" + "".join(f", {r.starts} walks" for r in self.rounds)
@@ -73,16 +77,21 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
     return Schedule(rollouts=32, batch=32, rounds=rounds, restarts=4, goes_on=goes_on)
 
 
-USUAL_PRICES = 3.5  # evaluations a template of a rollout without experts, at most about
-LEAST_MOVES = 50
+PAIR = 2  # turns that may run side by side: none of them knows what the other finds
+RATION = 2  # evaluations a move that a walk may take; without experts it takes about 1.4
 SHARE_A_WALK = 0.1  # of what a budget in seconds leaves, the most that one walk may take
 FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
 KEPT = 4
+MOST_KNOWN = 8  # of the best plans so far, that further turns may go on from
 ALTERNATIVES_S = 1.0  # a budget that is nearly over does not pay for assembling more than one plan
 
 
 class Planning:
-    """One search for a plan, by the policy of given parameters."""
+    """One search for a plan, by the policy of given parameters.
+
+    Turns of the schedule run in pairs, in two threads where there are two cores and no ceiling on
+    evaluations; what they find is the same as one after the other.
+    """
 
     def __init__(
         self, problem: Problem, planner: str, budget: Budget, seed: int, schedule: Schedule
@@ -92,105 +101,70 @@ class Planning:
         self.schedule = schedule
         self.seed = seed
         self.composition = Composition(problem)
-        self.engine = self.composition.engine
         self.walker = Walker(self.composition)
         ready_s = time.perf_counter() - began
         if self.composition.plannable:
             _load_code(self.composition, self.walker)
         self.search = Search(problem, planner, budget, time.perf_counter() - ready_s)
         self.found: dict[tuple[Any, ...], Start] = {}
-        self.pace: float | None = None  # of what a schedule's moves are scaled by
+        self.threads = PAIR if budget.evaluations is None and _cores() >= PAIR else 1
+        self.walkers = [self.walker]
+        if self.threads > 1:
+            self.walkers.append(Walker(self.composition.beside()))
 
     def run(self, parameters: Mapping[str, Array]) -> PlanResult:
         """Search, and answer with the best plan met."""
         if not self.composition.plannable:
             return self.search.result(reason="no GPU type has profiles", finished=True)
-        turn = 0
-        finished = False
-        while not self.search.spent:
-            finished = self._turn(parameters, turn)
-            turn += 1
-            if turn >= self.schedule.restarts and not self.schedule.goes_on:
-                break
+        restarts, turn, finished = self.schedule.restarts, 0, False
+        while not self.search.spent and (turn < restarts or self.schedule.goes_on):
+            pair = range(turn, turn + PAIR)
+            if turn < restarts:
+                pair = range(turn, min(turn + PAIR, restarts))
+            known = self._best(MOST_KNOWN) if turn >= restarts else []
+            finished = True
+            for one in self._turns(parameters, pair, known):
+                finished = self._take(one) and finished
+            turn = pair.stop
         return self._answer(finished and not self.schedule.goes_on, turn)
 
-    def _turn(self, parameters: Mapping[str, Array], turn: int) -> bool:
-        """The whole schedule once; whether it came to its end."""
-        draw = np.random.default_rng([self.seed, turn])
-        starts = self._rollouts(parameters, draw)
-        for round_ in self.schedule.rounds:
-            better: list[Start] = []
-            if turn >= self.schedule.restarts:  # the best so far walk again, beside what is new
-                starts = self._best(max(1, round_.starts // 4)) + starts
-            for start in distinct(starts)[: round_.starts]:
-                seed = int(draw.integers(1 << 31))
+    def _turns(
+        self, parameters: Mapping[str, Array], pair: range, known: list[Start]
+    ) -> Iterator[Turn]:
+        """The turns of a pair, each as soon as those before it are done."""
+        if self.threads == 1:
+            for number in pair:
                 if self.search.spent:
-                    return False
-                better.append(self._walk(start, round_, seed))
-            starts = better + starts
-        return not self.search.spent
+                    return
+                turn = Turn(self, self.walker, number, known)
+                turn.run(parameters)
+                yield turn
+            return
+        turns = [
+            Turn(self, walker, number, known)
+            for walker, number in zip(self.walkers, pair, strict=False)
+        ]
+        with ThreadPoolExecutor(1) as pool:
+            others = [pool.submit(turn.run, parameters) for turn in turns[1:]]
+            try:
+                turns[0].run(parameters)
+            except BaseException:
+                for turn in turns:  # such as Ctrl-C: the other thread ends at its next look
+                    turn.ended = True
+                raise
+            for other in others:
+                other.result()
+        yield from turns
 
-    def _rollouts(self, parameters: Mapping[str, Array], draw: np.random.Generator) -> list[Start]:
-        network = parameters_of(parameters, self.composition)
-        starts: list[Start] = []
-        before, templates = self.search.evaluations, 0
-        for _ in range(0, self.schedule.rollouts, self.schedule.batch):
-            if self.search.spent:
-                break
-            episodes = run_episodes(
-                self.composition,
-                network,
-                self.schedule.batch,
-                draw,
-                spent=self._spent,
-                most_evaluations=self._ceiling(),
-            )
-            rolls, times = episodes.rolls, episodes.best_ms
-            templates += int(rolls.whole[:, TRIED].sum())
-            for row in np.flatnonzero(np.isfinite(times)):
-                prefix = np.where(rolls.times[row] > 0, rolls.times[row], np.inf)
-                count = int(prefix.argmin()) + 1
-                starts.append(episodes.start(int(row), count))
-            self._count()
-            for start in starts[-self.schedule.batch :]:
-                self._offer(start)
-        priced = self.search.evaluations - before
-        if self.pace is None and templates:
-            # With experts a template is priced in many tilings: fewer moves take as long.
-            self.pace = min(1.0, USUAL_PRICES * templates / max(priced, 1))
-        return starts
+    def _take(self, turn: Turn) -> bool:
+        """Take over what a turn found; whether it came to its end."""
+        before = self.search.evaluations
+        for evaluations, start in turn.met:
+            self._offer(start, before + evaluations)
+        self.search.count(turn.evaluations, ())
+        return not turn.ended
 
-    def _walk(self, start: Start, round_: Round, seed: int) -> Start:
-        moves = max(min(LEAST_MOVES, round_.moves), round(round_.moves * (self.pace or 1.0)))
-        _, best = self.walker.walk(
-            start, moves, round_.hot, round_.cold, seed, most_evaluations=self._ceiling()
-        )
-        self._count()
-        if best.templates:
-            self._offer(best)
-        return min(best, start, key=lambda one: one.iteration_ms)
-
-    def _ceiling(self) -> int:
-        """Where the engine's count must stop: by the budget, and by seconds at the rate so far."""
-        budget, done = self.search.budget, self.engine.evaluations
-        ceiling = NO_CEILING if budget.evaluations is None else budget.evaluations
-        if budget.seconds is not None:
-            left = max(0.0, budget.seconds - self.search.seconds)
-            if done:
-                rate = done / max(self.search.seconds, 1e-3)
-            else:
-                rate = FIRST_RATE / self.problem.cluster.gpus
-            ceiling = min(ceiling, done + max(1, int(SHARE_A_WALK * left * rate)))
-        return ceiling
-
-    def _spent(self) -> bool:
-        self._count()
-        return self.search.spent
-
-    def _count(self) -> None:
-        self.search.count(self.engine.evaluations - self.search.evaluations, ())
-
-    def _offer(self, start: Start) -> None:
+    def _offer(self, start: Start, evaluations: int) -> None:
         """Keep a priced set; the curve knows when it is the best."""
         key = start.templates
         if key not in self.found:
@@ -199,7 +173,7 @@ class Planning:
                 self.found = {one.templates: one for one in self._best(16 * KEPT)}
         if start.iteration_ms < self.search.best_ms:
             self.search.best_ms = start.iteration_ms
-            self.search.curve.append((self.search.evaluations, start.iteration_ms))
+            self.search.curve.append((evaluations, start.iteration_ms))
 
     def _best(self, count: int) -> list[Start]:
         return sorted(self.found.values(), key=lambda one: (one.iteration_ms, one.templates))[
@@ -208,17 +182,144 @@ class Planning:
 
     def _answer(self, finished: bool, turns: int) -> PlanResult:
         # Filling a plan again to read it out prices nothing new.
-        evaluations, tally = self.engine.evaluations, self.engine.tally()
+        evaluations = self.search.evaluations
+        tallies = [walker.composition.engine.tally() for walker in self.walkers]
         seconds = self.search.budget.seconds
         late = seconds is not None and seconds - self.search.seconds < ALTERNATIVES_S
         for start in self._best(1 if late else KEPT):
             self.search.offer(start.iteration_ms, self.walker.templates(start))
         self.search.evaluations = evaluations
-        self.search.rejected.update(tally.rejected)
-        self.search.closest = tally.closest
+        for tally in tallies:
+            self.search.rejected.update(tally.rejected)
+            closest = self.search.closest
+            if tally.closest is not None and (
+                closest is None or tally.closest.over_bytes < closest.over_bytes
+            ):
+                self.search.closest = tally.closest
         times = f"{turns} times " if turns > 1 else ""
         reason = f"{times}{self.schedule}" + ("" if finished else ", until the budget ended")
         return self.search.result(reason=reason, finished=finished)
+
+
+class Turn:
+    """The whole schedule once, from new rollouts, on one walker.
+
+    met: (evaluations of this turn so far, priced set), in their order. ended: by the budget.
+    """
+
+    def __init__(self, planning: Planning, walker: Walker, number: int, known: list[Start]) -> None:
+        self.search, self.schedule = planning.search, planning.schedule
+        self.walker, self.composition = walker, walker.composition
+        self.engine = walker.composition.engine
+        self.number, self.known = number, known
+        self.draw = np.random.default_rng([planning.seed, number])
+        self.first = self.engine.evaluations
+        budget = self.search.budget.evaluations
+        self.most = NO_CEILING
+        if budget is not None:
+            self.most = self.first + max(0, budget - self.search.evaluations)
+        self.first_rate = FIRST_RATE / planning.problem.cluster.gpus
+        self.met: list[tuple[int, Start]] = []
+        self.ended = False
+
+    @property
+    def evaluations(self) -> int:
+        """Of this turn so far."""
+        return self.engine.evaluations - self.first
+
+    def run(self, parameters: Mapping[str, Array]) -> None:
+        """Rollouts, then all rounds, unless the budget ends before."""
+        starts = self._rollouts(parameters)
+        for round_ in self.schedule.rounds:
+            better: list[Start] = []
+            if self.known:  # the best so far walk again, beside what is new
+                starts = self.known[: max(1, round_.starts // 4)] + starts
+            for start in distinct(starts)[: round_.starts]:
+                seed = int(self.draw.integers(1 << 31))
+                if self._spent():
+                    return
+                better.append(self._walk(start, round_, seed))
+            starts = better + starts
+            self.known = [min([*better, *self.known], key=_rank)] if self.known else []
+        self._spent()
+
+    def _rollouts(self, parameters: Mapping[str, Array]) -> list[Start]:
+        network = parameters_of(parameters, self.composition)
+        starts: list[Start] = []
+        batch = self.schedule.batch
+        for first in range(0, self.schedule.rollouts, batch):
+            if self._spent():
+                break
+            episodes = run_episodes(
+                self.composition,
+                network,
+                batch,
+                self.draw,
+                force=self._like(starts, batch) if first else None,
+                temperatures=np.resize(self.schedule.temperatures, batch),
+                spent=self._spent,
+                most_evaluations=self._ceiling(),
+            )
+            rolls, times = episodes.rolls, episodes.best_ms
+            for row in np.flatnonzero(np.isfinite(times)):
+                prefix = np.where(rolls.times[row] > 0, rolls.times[row], np.inf)
+                start = episodes.start(int(row), int(prefix.argmin()) + 1)
+                starts.append(start)
+                self.met.append((self.evaluations, start))
+        return starts
+
+    def _like(self, starts: list[Start], batch: int) -> Chooser | None:
+        """Half of a further batch begins as the best so far do, each up to a stage by chance."""
+        models = distinct(starts)[: max(1, batch // 4)]
+        if not models:
+            return None
+        plans = [[list(kinds) for kinds, *_ in one.templates] for one in models]
+        count = batch // 2
+        chosen = [plans[i % len(plans)] for i in range(count)] + [[]] * (batch - count)
+        stages = np.array([sum(len(kinds) for kinds in plan) for plan in chosen])
+        return begun_like(
+            choices_of(chosen, self.composition),
+            self.draw.integers(0, np.maximum(stages, 1)),
+            self.composition,
+        )
+
+    def _walk(self, start: Start, round_: Round, seed: int) -> Start:
+        _, best = self.walker.walk(
+            start,
+            round_.moves,
+            round_.hot,
+            round_.cold,
+            seed,
+            ration=RATION * round_.moves,
+            most_evaluations=self._ceiling(),
+        )
+        if best.templates:
+            self.met.append((self.evaluations, best))
+        return min(best, start, key=_rank)
+
+    def _ceiling(self) -> int:
+        """Where the engine's count must stop: by the budget, and by seconds at the rate so far."""
+        seconds = self.search.budget.seconds
+        if seconds is None:
+            return self.most
+        done = self.engine.evaluations
+        left = max(0.0, seconds - self.search.seconds)
+        rate = done / max(self.search.seconds, 1e-3) if done else self.first_rate
+        return min(self.most, done + max(1, int(SHARE_A_WALK * left * rate)))
+
+    def _spent(self) -> bool:
+        if self.search.spent or self.engine.evaluations >= self.most:
+            self.ended = True
+        return self.ended
+
+
+def _rank(start: Start) -> tuple[float, Any]:
+    return start.iteration_ms, start.templates
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _load_code(composition: Composition, walker: Walker) -> None:

@@ -78,6 +78,7 @@ class Episodes:
                     0,
                     int(rolls.shape[row, BATCH, k]),
                     int(rolls.order[row, k]),
+                    (),
                 )
                 for k in range(count)
             ),
@@ -102,8 +103,10 @@ class Asked:
         draw: np.random.Generator,
         force: Chooser | None,
         keep: bool,
+        temperatures: Array | None = None,
     ) -> None:
         self.network, self.rolls, self.draw = network, rolls, draw
+        self.temperatures: Array = None if temperatures is None else np.float32(temperatures)
         self.force, self.keep = force, keep
         self.decisions: list[Decision] = []
         width = 2 * network.films["trunk1"][0].shape[0]
@@ -116,7 +119,10 @@ class Asked:
     def decide(self, head: str, rows: Array, state: Array, candidates: Array, mask: Array) -> Array:
         """A choice for each row, (n,), sampled or forced."""
         hidden = self.network.trunk(state, self._types[rows])
-        logp = log_probabilities(self.network.scores(head, hidden, candidates), mask)
+        scores = self.network.scores(head, hidden, candidates)
+        if self.temperatures is not None:
+            scores = scores / self.temperatures[rows][:, None]
+        logp = log_probabilities(scores, mask)
         choice = _sample(logp, self.draw)
         if self.force is not None:
             said = self.force(head, rows, logp, mask)
@@ -149,6 +155,7 @@ def run_episodes(
     *,
     force: Chooser | None = None,
     keep: bool = False,
+    temperatures: Array | None = None,
     spent: Callable[[], bool] | None = None,
     most_evaluations: int = NO_CEILING,
 ) -> Episodes:
@@ -156,6 +163,7 @@ def run_episodes(
 
     An episode ends with STOP, with a template that fits nowhere, with the most templates, or where
     no GPU is left. force: choices to take instead of sampled ones. keep: record all decisions.
+    temperatures: (count,) that the scores of each episode are divided by, 1 without them.
     spent: asked before each template; True ends all episodes there. most_evaluations: where the
     engine's count must stop; templates beyond it count as not fitting.
     """
@@ -163,7 +171,7 @@ def run_episodes(
     tables, room = engine.tables, engine.room
     rolls = new_rolls(tables, scene, count)
     types = scene.kind.shape[0]
-    asked = Asked(network, rolls, draw, force, keep)
+    asked = Asked(network, rolls, draw, force, keep, temperatures)
     decide = asked.decide
 
     def blank(n: int, choices: int, features: int) -> tuple[Array, Array, Array]:

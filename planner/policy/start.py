@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class Start:
     """Structural templates with how each is filled, and the iteration time of the plan.
 
-    templates: (kinds, replicas given up, micro-batch index, placement) each. iteration_ms: inf
-    where it was not priced yet or does not fit.
+    templates: (kinds, replicas given up, micro-batch index, placement, tilings) each; tilings of
+    the experts of each stage as planner.policy.kernel.lean, empty where all are to be priced.
+    iteration_ms: inf where it was not priced yet or does not fit.
     """
 
-    templates: tuple[tuple[tuple[int, ...], int, int, int], ...]
+    templates: tuple[tuple[tuple[int, ...], int, int, int, tuple[int, ...]], ...]
     iteration_ms: float

@@ -38,7 +38,7 @@ from planner.policy.kernel.rolls import (
     TRIED,
     Rolls,
 )
-from planner.policy.kernel.scene import GPUS, LARGEST, LEAST, LEVEL_OF, TYPE_OF, Scene
+from planner.policy.kernel.scene import GPUS, LARGEST, LEAST, LEVEL_OF, TYPE_OF, Scene, ends_of
 
 Array = Any
 
@@ -126,7 +126,8 @@ class FlatView:
         before = np.where(s > 0, of_type[np.arange(n), np.maximum(s - 1, 0)], -1)
         has = scene.kind >= 0
         speed = np.where(has, scene.rate[scene.kind] * (1 << np.arange(LEVELS)), 0.0)
-        fit = np.where(has[None], scene.fit[scene.kind][:, :, d - s].transpose(2, 0, 1), 0.0)
+        end, ahead = ends_of(s, d)[:, None, None], (d - s)[:, None, None]
+        fit = np.where(has[None], scene.fit[end, scene.kind[None], ahead], 0.0)
         free = np.maximum(rolls.free[rows, GPUS_FREE].sum(axis=1), 1)
         new = out[:, :, TOKENS:]
         new[:, :, 0] = np.log2(1.0 + after) / 8
@@ -157,7 +158,8 @@ class FlatView:
         rate = np.where(has, scene.rate[kind], 0.0)
         speed = rate * tp
         free = np.maximum(rolls.free[rows, GPUS_FREE].sum(axis=1), 1)[:, None]
-        fits = np.where(has, scene.fit[kind, (d - s)[:, None]], 0.0) / (scene.blocks / d)[:, None]
+        fit = scene.fit[ends_of(s, d)[:, None], kind, (d - s)[:, None]]
+        fits = np.where(has, fit, 0.0) / (scene.blocks / d)[:, None]
         so_far = self._kinds_so_far(rows)
         last = np.where(s > 0, so_far[np.arange(n), np.maximum(s - 1, 0)], -1)
         out = np.zeros((n, LEVELS, DEGREES), np.float32)
@@ -200,7 +202,7 @@ class FlatView:
         took = (so_far / np.maximum(speeds, 1e-3)).sum(axis=1) / count
         took = np.where(s > 0, took, 1.0 / speed[:, 0])[:, None]
         mean = np.maximum(self._mean_speed(rows), 1e-3)[:, None]
-        fit = scene.fit[q, d - s][:, None] / (share * even)
+        fit = scene.fit[ends_of(s, d), q, d - s][:, None] / (share * even)
         out = np.zeros((n, len(SHARES), BLOCK_SHARES), np.float32)
         out[:, :, 0] = share / 4
         out[:, :, 1] = np.log2(share) / 2
@@ -236,8 +238,8 @@ class FlatView:
         turns = np.maximum(scene.samples / (replicas[:, None] * size), 1.0)
         stages = np.arange(self.split.shape[1])[None, :]
         q = self._kinds_so_far(rows)
-        in_flight = np.clip(d - stages, 1, scene.fit.shape[1] - 1)
-        room = scene.fit[q, in_flight] / np.maximum(self.split[rows], 1)
+        in_flight = np.clip(d - stages, 1, scene.fit.shape[2] - 1)
+        room = scene.fit[ends_of(stages, d), q, in_flight] / np.maximum(self.split[rows], 1)
         tightest = np.where(stages < d, room, np.inf).min(axis=1)[:, None]
         out = np.zeros((n, len(self.sizes), MICRO_BATCHES), np.float32)
         out[:, :, 0] = np.log2(size) / 4

@@ -1,10 +1,11 @@
 """One decision after the other: masks with look-ahead, features, and what a choice changes.
 
 Masks: a stage's group must pack beside the stages so far, one replica in all; enough groups must
-be left for the remaining stages; and the blocks that the stages so far can hold, with the most
-that the rest could, must reach the model's. The first two are exact for power-of-two degrees
-(DESIGN section 13, 17), so every prefix completes. The third is optimistic and may leave nothing:
-then it is dropped, and the fill tells what memory says.
+be left for the remaining stages; and a stage must hold a block, and what the stages so far can
+hold, beside embedding and head, with the most that the rest could, must reach the model's. The
+first two are exact for power-of-two degrees (DESIGN section 13, 17), so every prefix completes.
+The third is optimistic and may leave nothing: then it is dropped, and the fill tells what memory
+says.
 """
 
 from __future__ import annotations
@@ -38,7 +39,16 @@ from planner.policy.kernel.rolls import (
     Rolls,
     laid_of,
 )
-from planner.policy.kernel.scene import GPUS, LARGEST, LEAST, LEVEL_OF, TYPE_OF, Scene
+from planner.policy.kernel.scene import (
+    GPUS,
+    LARGEST,
+    LAST,
+    LEAST,
+    LEVEL_OF,
+    TYPE_OF,
+    WITHIN,
+    Scene,
+)
 
 
 @compiled
@@ -79,7 +89,7 @@ def _most_blocks(scene: Scene, rolls: Rolls, i: int) -> None:
             for e in range(LEVELS):
                 q = scene.kind[g, e]
                 if q >= 0 and rolls.group[i, SLOTS, g, e] > 0:
-                    most = max(most, scene.fit[q, j])
+                    most = max(most, scene.fit[LAST if j == 1 else WITHIN, q, j])
         rolls.rest[i, j] = rolls.rest[i, j - 1] + most
 
 
@@ -248,7 +258,8 @@ def legal_kinds(scene: Scene, rolls: Rolls, i: int, legal: Array) -> None:
             if groups - before + after < left:
                 continue
             legal[g, e] = 1
-            if rolls.real[i, COVER] + scene.fit[q, d - s] + rolls.rest[i, left] >= scene.blocks:
+            fits = scene.fit[(s == 0) + 2 * (left == 0), q, d - s]
+            if fits >= 1 and rolls.real[i, COVER] + fits + rolls.rest[i, left] >= scene.blocks:
                 legal[g, e] = 2
                 any_fits = True
     if any_fits:
@@ -275,6 +286,7 @@ def view_types(
         legal_kinds(scene, rolls, i, legal)
         d, s = rolls.whole[i, AIM], rolls.whole[i, STAGE]
         free = max(rolls.free[i, GPUS_FREE].sum(), 1)
+        end = (s == 0) + 2 * (s == d - 1)
         per_stage = scene.blocks / d
         mean = rolls.real[i, SPEED_SUM] / s if s > 0 else 1.0
         groups = _groups_left(scene, rolls, i)
@@ -293,7 +305,7 @@ def view_types(
                         low = e
                     q = scene.kind[g, e]
                     quickest = max(quickest, scene.rate[q] * (1 << e))
-                    most_fit = max(most_fit, scene.fit[q, d - s])
+                    most_fit = max(most_fit, scene.fit[end, q, d - s])
             if low < 0:
                 continue
             mask[a, g] = True
@@ -312,7 +324,7 @@ def view_types(
             out[tokens + 4] = 1.0 if same > 0 else 0.0
             out[tokens + 5] = same / s if s > 0 else 0.0
             out[tokens + 6] = min(most_fit / per_stage, 3.0) / 3
-            out[tokens + 7] = min(scene.fit[scene.kind[g, low], d - s] / per_stage, 3.0) / 3
+            out[tokens + 7] = min(scene.fit[end, scene.kind[g, low], d - s] / per_stage, 3.0) / 3
             out[tokens + 8] = math.log(max(quickest, 1e-3) / mean) / 2
             least = scene.type_int[LEAST, g]
             spare = rolls.group[i, SLOTS, g, least] - rolls.group[i, DEMAND, g, least]
@@ -343,6 +355,7 @@ def view_degrees(
         legal_kinds(scene, rolls, i, legal)
         d, s = rolls.whole[i, AIM], rolls.whole[i, STAGE]
         free = max(rolls.free[i, GPUS_FREE].sum(), 1)
+        end = (s == 0) + 2 * (s == d - 1)
         per_stage = scene.blocks / d
         mean = rolls.real[i, SPEED_SUM] / s if s > 0 else 1.0
         k = rolls.whole[i, TRIED]
@@ -366,7 +379,7 @@ def view_degrees(
             for u in range(s):
                 if rolls.choices[i, k, 1 + u] == q:
                     used = 1.0
-            fits = scene.fit[q, d - s] / per_stage
+            fits = scene.fit[end, q, d - s] / per_stage
             out[0] = e / 3
             out[1] = math.log2(1.0 + r) / 8
             out[2] = r / max(now, 1)
@@ -399,7 +412,8 @@ def take(scene: Scene, rolls: Rolls, rows: Array, types: Array, levels: Array) -
             rolls.group[i, DEMAND, g, level] += 1 << (e - level)
         speed = scene.rate[q] * tp
         rolls.whole[i, HELD] += tp
-        rolls.real[i, COVER] += scene.fit[q, rolls.whole[i, AIM] - s]
+        d = rolls.whole[i, AIM]
+        rolls.real[i, COVER] += scene.fit[(s == 0) + 2 * (s == d - 1), q, d - s]
         rolls.real[i, SPEED_SUM] += speed
         rolls.real[i, SLOWEST] = speed if s == 0 else min(rolls.real[i, SLOWEST], speed)
         rolls.real[i, QUICKEST] = max(rolls.real[i, QUICKEST], speed)
@@ -421,6 +435,7 @@ def close_templates(
 
     None is filled once the count of evaluations has reached `most_evaluations`.
     """
+    none = np.empty(0, np.int64)
     for a in range(rows.shape[0]):
         i = rows[a]
         k, depth = rolls.whole[i, COUNT], rolls.whole[i, AIM]
@@ -430,7 +445,7 @@ def close_templates(
         laid = laid_of(rolls, i)
         prepare(tables, laid, k, room)
         kinds = rolls.choices[i, rolls.whole[i, TRIED], 1:]
-        took = lean_fill(tables, laid, k, kinds, depth, 0, 0, 0, np.inf, room)
+        took = lean_fill(tables, laid, k, kinds, depth, 0, 0, 0, np.inf, none, -1.0, room)
         fits[a] = took >= 0
         rolls.whole[i, TRIED] += 1
         rolls.times[i, k] = took

@@ -4,7 +4,8 @@ A set stands in arrays whose first axis says whose it is: NOW the state of the w
 tried, BEST the best set or prefix of one met so far. Moves change one stage, insert, delete or
 swap stages, set a run of stages or all of one kind to another, give one degree to a template or
 to its stages of one type, append, drop, swap or redraw templates, or give up replicas
-(DESIGN section 13, 20). Templates are filled anew from the first that changed.
+(DESIGN section 13, 20), or tile the experts of one kind of stage otherwise. Templates are filled
+anew from the first that changed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from planner.kernel.fill import prepare
 from planner.kernel.jit import compiled
 from planner.kernel.state import AT_BATCH, BATCH, DEPTH, EVALUATIONS, REPLICAS, Array, Laid, Room
 from planner.kernel.tables import Tables
-from planner.policy.kernel.lean import lean_fill
+from planner.policy.kernel.lean import ANY, WHOLE, lean_fill
 
 NOW, TRIAL, BEST = 0, 1, 2
+TILED = 0.12  # of the moves of a model with experts change a tiling
 
 
 class Sets(NamedTuple):
@@ -32,6 +35,9 @@ class Sets(NamedTuple):
     batch: Array  # (3, K)
     order: Array  # (3, K)
     kind: Array  # (3, K, D)
+    tile: (
+        Array  # (3, K, D) how the experts of each stage are tiled, as planner.policy.kernel.hinted
+    )
     time: Array  # (3, K)
 
 
@@ -48,6 +54,7 @@ def new_sets(templates: int, depth: int) -> Sets:
         batch=whole(templates),
         order=whole(templates),
         kind=whole(templates, depth),
+        tile=whole(templates, depth) + WHOLE,
         time=np.full((3, templates), np.inf),
     )
 
@@ -62,6 +69,7 @@ def _copy_template(sets: Sets, a: int, i: int, b: int, j: int) -> None:
     sets.time[b, j] = sets.time[a, i]
     for s in range(sets.depth[a, i]):
         sets.kind[b, j, s] = sets.kind[a, i, s]
+        sets.tile[b, j, s] = sets.tile[a, i, s]
 
 
 @compiled
@@ -83,6 +91,7 @@ def _random_template(sets: Sets, k: int, usable: Array, most: int) -> None:
     turn = np.random.randint(depth + 1)
     for s in range(depth):
         sets.kind[TRIAL, k, s] = one if s < turn else two
+        sets.tile[TRIAL, k, s] = ANY
     sets.depth[TRIAL, k] = depth
     sets.fewer[TRIAL, k] = 0
 
@@ -90,10 +99,11 @@ def _random_template(sets: Sets, k: int, usable: Array, most: int) -> None:
 @compiled
 def _swap_templates(sets: Sets, i: int, j: int) -> None:
     most = max(sets.depth[TRIAL, i], sets.depth[TRIAL, j])
-    for s in range(most):
-        one = sets.kind[TRIAL, i, s]
-        sets.kind[TRIAL, i, s] = sets.kind[TRIAL, j, s]
-        sets.kind[TRIAL, j, s] = one
+    for field in (sets.kind, sets.tile):
+        for s in range(most):
+            one = field[TRIAL, i, s]
+            field[TRIAL, i, s] = field[TRIAL, j, s]
+            field[TRIAL, j, s] = one
     for field in (sets.depth, sets.fewer, sets.batch, sets.order):
         one = field[TRIAL, i]
         field[TRIAL, i] = field[TRIAL, j]
@@ -101,22 +111,32 @@ def _swap_templates(sets: Sets, i: int, j: int) -> None:
 
 
 @compiled
-def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int) -> Any:
+def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int, tilings: int) -> Any:
     """Change TRIAL in one way; the first template that changed, -1 where the move does nothing.
 
     usable: kinds that may be chosen. table: (G, LEVELS) kinds. most: stages of a template.
+    tilings: of experts, 1 where the model has none.
     """
     count = sets.count[TRIAL]
     k = np.random.randint(count)
     depth = sets.depth[TRIAL, k]
-    kinds = sets.kind[TRIAL, k]
+    kinds, tiles = sets.kind[TRIAL, k], sets.tile[TRIAL, k]
     s = np.random.randint(depth)
     q = usable[np.random.randint(usable.shape[0])]
+    if tilings > 1 and np.random.random() < TILED:
+        x = np.random.randint(tilings)
+        alike = np.random.random() < 0.7
+        changed = -1
+        for u in range(depth):
+            if (u == s or (alike and kinds[u] == kinds[s])) and tiles[u] != x:
+                tiles[u] = x
+                changed = k
+        return changed
     draw = np.random.random()
     if draw < 0.20:  # change one stage
         if kinds[s] == q:
             return -1
-        kinds[s] = q
+        kinds[s], tiles[s] = q, ANY
         return k
     if draw < 0.32:  # insert a stage
         if depth >= most:
@@ -124,24 +144,24 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int) -> 
         if np.random.random() < 0.6:
             q = kinds[s]
         for u in range(depth, s, -1):
-            kinds[u] = kinds[u - 1]
-        kinds[s] = q
+            kinds[u], tiles[u] = kinds[u - 1], tiles[u - 1]
+        if kinds[s] != q:
+            kinds[s], tiles[s] = q, ANY
         sets.depth[TRIAL, k] = depth + 1
         return k
     if draw < 0.44:  # delete a stage
         if depth == 1:
             return -1
         for u in range(s, depth - 1):
-            kinds[u] = kinds[u + 1]
+            kinds[u], tiles[u] = kinds[u + 1], tiles[u + 1]
         sets.depth[TRIAL, k] = depth - 1
         return k
     if draw < 0.52:  # swap two stages
         u = np.random.randint(depth)
         if kinds[u] == kinds[s]:
             return -1
-        one = kinds[u]
-        kinds[u] = kinds[s]
-        kinds[s] = one
+        kinds[u], kinds[s] = kinds[s], kinds[u]
+        tiles[u], tiles[s] = tiles[s], tiles[u]
         return k
     if draw < 0.60:  # one degree for the template, or for one of its types
         level = np.random.randint(table.shape[1])
@@ -151,7 +171,7 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int) -> 
             g = type_of[kinds[u]]
             new = table[g, level]
             if new >= 0 and new != kinds[u] and (whole or g == type_of[kinds[s]]):
-                kinds[u] = new
+                kinds[u], tiles[u] = new, ANY
                 changed = k
         return changed
     if draw < 0.68:  # a run of stages
@@ -159,7 +179,7 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int) -> 
         changed = -1
         for u in range(s, end):
             if kinds[u] != q:
-                kinds[u] = q
+                kinds[u], tiles[u] = q, ANY
                 changed = k
         return changed
     if draw < 0.74:  # all of one kind
@@ -168,7 +188,7 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int) -> 
             return -1
         for u in range(depth):
             if kinds[u] == old:
-                kinds[u] = q
+                kinds[u], tiles[u] = q, ANY
         return k
     if draw < 0.85:  # append a template
         if count >= sets.depth.shape[1]:
@@ -181,6 +201,7 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int) -> 
                 for u in range(depth):
                     if np.random.random() < 0.5:
                         sets.kind[TRIAL, count, u] = q
+                        sets.tile[TRIAL, count, u] = ANY
         else:
             _random_template(sets, count, usable, most)
             sets.batch[TRIAL, count] = sets.batch[TRIAL, k]
@@ -231,12 +252,14 @@ def lay(
     first: int,
     worth: float,
     explore: bool,
+    polish: float,
     room: Room,
 ) -> None:
     """Fill the templates of a set from `first` on; the set is cut where one does not fit.
 
     The last one looks for a better micro-batch size and placement if its price is at most
-    `worth`, the first changed one where `explore` says so.
+    `worth`, the first changed one where `explore` says so; at most `polish` is worth all tilings
+    of its experts.
     """
     count = sets.count[whose]
     for k in range(first, count):
@@ -252,6 +275,8 @@ def lay(
             sets.batch[whose, k],
             sets.order[whose, k],
             limit,
+            sets.tile[whose, k],
+            polish if k == count - 1 else -1.0,
             room,
         )
         if took < 0:
@@ -262,7 +287,8 @@ def lay(
         sets.time[whose, k] = took
 
 
-@compiled
+# Without the lock of the interpreter, so that two walks run side by side.
+@njit(cache=True, error_model="numpy", nogil=True)  # type: ignore[untyped-decorator]
 def walk(
     tables: Tables,
     laid: Laid,
@@ -276,17 +302,20 @@ def walk(
     hot: float,
     cold: float,
     seed: int,
+    ration: int,
     most_evaluations: int,
     fresh: bool,
     room: Room,
 ) -> Any:
     """Anneal from NOW for so many moves; the moves made. BEST is kept up.
 
-    hot, cold: temperature at the first and last move, as a share of the iteration time. fresh:
-    NOW was not walked before, so its micro-batch sizes are looked for.
+    hot, cold: temperature at the first and last move, as a share of the iteration time. ration:
+    evaluations that the walk may take; it cools by whichever of the two runs out first. fresh: NOW
+    was not walked before, so its micro-batch sizes are looked for.
     """
     np.random.seed(seed)
     energy, heat, first, wanted = np.inf, hot, 0, 0
+    began = room.why[EVALUATIONS]
     best = np.inf
     if sets.count[BEST] > 0:
         best = sets.time[BEST, sets.count[BEST] - 1]
@@ -294,14 +323,15 @@ def walk(
     # Turn 0 lays NOW itself: one loop and one call, for each costs the compiler seconds.
     for i in range(moves + 1):
         if i > 0:
-            if room.why[EVALUATIONS] >= most_evaluations:
+            done = max((i - 1) / max(1, moves - 1), (room.why[EVALUATIONS] - began) / ration)
+            if room.why[EVALUATIONS] >= most_evaluations or done > 1.0:
                 return i - 1
-            heat = hot * (cold / hot) ** ((i - 1) / max(1, moves - 1))
+            heat = hot * (cold / hot) ** done
             copy_set(sets, NOW, TRIAL, sets.count[NOW])
             first = 1 << 30
             steps = 2 if np.random.random() < 0.3 else 1
             for _ in range(steps):
-                changed = move(sets, usable, table, type_of, most)
+                changed = move(sets, usable, table, type_of, most, tables.tile.shape[1])
                 if changed >= 0:
                     first = min(first, changed)
             if first == 1 << 30:
@@ -312,7 +342,7 @@ def walk(
         else:
             limit = np.inf if fresh else -1.0
             explore = fresh
-        lay(tables, laid, sets, TRIAL, first, limit, explore, room)
+        lay(tables, laid, sets, TRIAL, first, limit, explore, energy, room)
         count = sets.count[TRIAL]
         for k in range(first, count):
             if sets.time[TRIAL, k] < best:

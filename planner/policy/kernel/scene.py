@@ -9,6 +9,7 @@ import numpy as np
 from planner.kernel.tables import (
     ACTIVATION,
     BUS,
+    EMBEDDING,
     FRAMEWORK,
     GPU,
     HEAD,
@@ -17,6 +18,7 @@ from planner.kernel.tables import (
     MS,
     NIC,
     STATE,
+    STATE_ALONE,
     TP,
     TRANSIENT,
     Compiled,
@@ -32,6 +34,7 @@ _BUS = 50e6  # bytes/ms
 
 LEAST, GPUS, LARGEST = 0, 1, 2  # of type_int
 TYPE_OF, LEVEL_OF = 0, 1  # of kind_int
+WITHIN, FIRST, LAST, ALONE = 0, 1, 2, 3  # of fit: (s == 0) + 2 * (s == d - 1) of stage s of d
 
 
 class Scene(NamedTuple):
@@ -42,7 +45,7 @@ class Scene(NamedTuple):
     kind_int: Array  # (2, Q) g; e, -1 for a degree that is no power of two
     rate: Array  # (Q,) blocks per ms and GPU over the fastest
     best_rate: Array  # (G,)
-    fit: Array  # (Q, MOST_DEPTH + 1) blocks that fit
+    fit: Array  # (4, Q, MOST_DEPTH + 1) blocks that fit, beside embedding and head at the ends
     token: Array  # (G, TOKENS) with 0 where the episode fills in
     world: Array  # (STATES,) with 0 where the episode fills in
     samples: float  # of the global batch
@@ -102,9 +105,9 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
         token[g, 0] = gpus[g] / gpus.sum()
         token[g, 3] = best_rate[g] / fastest
         token[g, 4] = np.log(max(best_rate[g] / fastest, 1e-3)) / 2
-        token[g, 5] = fit[low, 1] / blocks
-        token[g, 6] = fit[low, 8] / blocks
-        token[g, 7] = fit[high, 1] / blocks
+        token[g, 5] = fit[WITHIN, low, 1] / blocks
+        token[g, 6] = fit[WITHIN, low, 8] / blocks
+        token[g, 7] = fit[WITHIN, high, 1] / blocks
         token[g, 8] = rate[high] / max(best_rate[g], 1e-30)
         token[g, 9] = np.log2(largest[g]) / 3
         token[g, 14] = np.clip(np.log10(nic[g] / _CARD), -2, 2)
@@ -133,6 +136,11 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
     return scene, summary
 
 
+def ends_of(stage: Array, depth: Array) -> Array:
+    """Which rows of `fit` hold for stages of templates of these depths."""
+    return (stage == 0) * FIRST + (stage == depth - 1) * LAST
+
+
 def _least(figures: Array) -> float:
     """The least known figure, 0 where none is known."""
     known = figures[np.isfinite(figures)]
@@ -152,15 +160,24 @@ def _mixed(figures: Array, mix: Array) -> Array:
 def _fits(tables: Any, kinds: int, mix: Array) -> Array:
     state, kept = _mixed(tables.block[STATE], mix), _mixed(tables.block[ACTIVATION], mix)
     transient = np.where(mix > 0, tables.block[TRANSIENT], 0.0).max(axis=-1)
-    fit = np.zeros((kinds, MOST_DEPTH + 1))
+    fit = np.zeros((4, kinds, MOST_DEPTH + 1))
+    flight = np.arange(1, MOST_DEPTH + 1)
+    ends: tuple[tuple[int, ...], ...] = ((), (EMBEDDING,), (HEAD,), (EMBEDDING, HEAD))
     for q in range(kinds):
-        room = tables.pool_limit - tables.gpu_real[FRAMEWORK, tables.kind_int[KIND_GPU, q]]
-        room = room[:, None, None] - transient[:, q]
-        for j in range(1, MOST_DEPTH + 1):
-            blocks = np.floor(room / (state[:, q] + kept[:, q] * j))
-            known = blocks[np.isfinite(blocks)]
-            if len(known):
-                fit[q, j] = np.clip(known.max(), 0, tables.blocks)
+        limit = tables.pool_limit - tables.gpu_real[FRAMEWORK, tables.kind_int[KIND_GPU, q]]
+        for end, layers in enumerate(ends):
+            held = saved = np.zeros((len(limit), 1))  # by pool, then micro-batch size
+            once = transient[:, q]
+            for layer in layers:
+                alone = end == ALONE and layer == HEAD
+                held = held + tables.end[layer, STATE_ALONE if alone else STATE, :, q]
+                saved = saved + tables.end[layer, ACTIVATION, :, q]
+                once = np.maximum(once, tables.end[layer, TRANSIENT, :, q][:, :, None])
+            room = (limit[:, None, None] - once - held[:, :, None])[..., None]
+            room = room - saved[:, :, None, None] * flight
+            blocks = np.floor(room / (state[:, q][..., None] + kept[:, q][..., None] * flight))
+            most = np.where(np.isfinite(blocks), blocks, 0.0).max(axis=(0, 1, 2))
+            fit[end, q, 1:] = np.clip(most, 0, tables.blocks)
     return fit
 
 
@@ -171,6 +188,7 @@ def _world(
     blocks = float(tables.blocks)
     sizes = tables.node_int[NODE_GPUS].astype(float)
     uneven = float(sizes.std() / sizes.mean())
+    fit = fit[WITHIN]
     times = sum(gpus[g] * fit[kind[g, least[g]], 4] for g in range(len(gpus)) if least[g] >= 0)
     fits = float(np.clip(np.log2(max(times, 1e-3) / blocks), -4, 8)) / 5
     moe = float(tables.experts > 1)

@@ -77,7 +77,7 @@ def annealed_plans(
         COLD,
         int(draw.integers(1 << 31)),
         # With experts a move prices many tilings: it is the plans priced that are rationed.
-        most_evaluations=composition.engine.evaluations + 2 * moves,
+        ration=2 * moves,
     )
     found = [tuple(kinds for kinds, *_ in start.templates) for start in (best, end)]
     return list(dict.fromkeys(plan for plan in found if plan))

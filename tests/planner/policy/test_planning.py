@@ -1,5 +1,6 @@
 """The planners `arachne` and `annealing` by their promises."""
 
+from dataclasses import replace
 from time import process_time
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from planner.baselines import annealing, arachne
 from planner.policy.network import initial_parameters
-from planner.policy.planning import Planning, Round, Schedule
+from planner.policy.planning import Planning, Round, Schedule, Turn
 from planner.policy.training.clusters import node_of
 from planner.problem import Problem
 from planner.profiles import Origin, ProfileSet
@@ -25,6 +26,18 @@ SMALL = Schedule(rollouts=16, batch=16, rounds=(Round(4, 100, 0.004), Round(2, 3
 
 def small(problem: Problem, budget: Budget, seed: int = 0) -> PlanResult:
     return Planning(problem, "arachne", budget, seed, SMALL).run(initial_parameters(0))
+
+
+class OfTurns(Planning):
+    """Goes on for so many turns."""
+
+    turns = 0
+
+    def _take(self, turn: Turn) -> bool:
+        self.taken = [*getattr(self, "taken", []), turn.number]
+        if len(self.taken) == self.turns:
+            self.schedule = replace(self.schedule, goes_on=False)
+        return super()._take(turn)
 
 
 def iteration_ms(result: PlanResult) -> float:
@@ -59,6 +72,23 @@ def test_more_evaluations_never_give_a_worse_plan() -> None:
     ]
     assert len(times) >= 4
     assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_two_threads_find_what_one_finds(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ceiling on evaluations makes turns run one after the other; without one, two at a time."""
+    problem = reference_problem("qwen3-32b", "uneven-52")
+    schedule = Schedule(16, 16, SMALL.rounds, restarts=5, goes_on=goes_on)
+    monkeypatch.setattr("planner.policy.planning._cores", lambda: 2)
+    found = []
+    for budget in (Budget(), Budget(evaluations=1 << 40)):
+        planning = OfTurns(problem, "arachne", budget, 4, schedule)
+        planning.turns = 9 if goes_on else 5
+        result = planning.run(initial_parameters(0))
+        assert planning.threads == (2 if budget.evaluations is None else 1)
+        assert planning.taken == list(range(planning.turns))
+        found.append((result.plan, result.evaluations, result.curve, result.rejected))
+    assert found[0] == found[1]
 
 
 def test_evaluations_are_a_ceiling() -> None:

@@ -24,7 +24,7 @@ def test_large_clusters_walk_further() -> None:
     assert moves(default_schedule(2048)) == 80_000
 
 
-def test_moves_are_fewer_where_a_template_is_priced_more_often() -> None:
+def test_a_model_with_experts_is_priced_about_as_often_as_one_without() -> None:
     schedule = Schedule(rollouts=16, batch=16, rounds=(Round(1, 400, 0.02),))
     cluster = even("even", {"h100": 64}, 4)
     priced = {}
@@ -34,16 +34,13 @@ def test_moves_are_fewer_where_a_template_is_priced_more_often() -> None:
         planning = Planning(problem, "arachne", Budget(), 0, schedule)
         planning.run(initial_parameters(0))
         priced[model] = planning.search.evaluations
-        assert planning.pace is not None
-        assert planning.pace <= 1
-        assert (planning.pace < 0.5) == (model == "mixtral-8x7b")
-    # A move with experts is priced about twenty times as often; that many moves are left out.
-    assert priced["mixtral-8x7b"] < 6 * priced["llama-3-8b"]
+    # Rollouts price all tilings; a walk takes at most two prices a move, and what one move begins.
+    assert priced["mixtral-8x7b"] < 4 * priced["llama-3-8b"]
 
 
 def test_starts_are_distinct_by_the_kinds_of_the_first_template() -> None:
     def start(ms: float, *kinds: int) -> Start:
-        return Start(((kinds, 0, 0, 0),), ms)
+        return Start(((kinds, 0, 0, 0, ()),), ms)
 
     found = distinct([start(5.0, 1, 2), start(3.0, 2, 1), start(4.0, 1, 1, 2), start(9.0, 3)])
     # (1, 2) and (2, 1) hold the same kinds: the faster stays
