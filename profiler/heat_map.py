@@ -65,7 +65,7 @@ class HeatMap:
     def title(self) -> str:
         """GPU type, layer and workload in words."""
         key = self.key
-        parts = [f"{self.gpu} {self.layer.kind.value}", f"length {key.seq_len}", key.dtype.value]
+        parts = [f"{self.gpu} {self.layer.label}", f"length {key.seq_len}", key.dtype.value]
         if key.recompute != "none":
             parts.append(f"recompute {key.recompute.value}")
         parts += [key.optimizer.value, key.topology.value]

@@ -1,19 +1,22 @@
-"""The Hugging Face classes behind a model's config: decoder layer, rotary positions, final norm."""
+"""What of transformers stands behind a model's config: blocks, how they are called, norm."""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from specs.errors import RunError
+from specs.discovered import FIELD
+from specs.discovery import BALANCING_BIASES, Discovery, block_plan, discover
+from specs.errors import RunError, SpecError
 from specs.model import Model
 
 # What to say instead of a stack trace where a family cannot run; profiles of these come from
@@ -25,11 +28,47 @@ _NOT_RUN = {
 }
 
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments besides the hidden states
+
+
+class Family(Protocol):
+    """How the layers of one model are built and called."""
+
+    @property
+    def config(self) -> Any:
+        """The config of transformers."""
+
+    @property
+    def tp_plan(self) -> dict[str, str]:
+        """Module or parameter of a block -> style of its tensor parallelism."""
+
+    @property
+    def initializer_std(self) -> float:
+        """Standard deviation of random weights."""
+
+    def build_block(self, block: int) -> nn.Module:
+        """Block number `block` (from 0) of the model, on the meta device: shapes, no memory."""
+
+    def buffers(self, block: int) -> dict[str, float]:
+        """What the buffers of a block are filled with, by name: one number each."""
+
+    def build_norm(self) -> nn.Module:
+        """The final norm, on the meta device."""
+
+    def call(self, block: int, seq_len: int, device: torch.device, dtype: torch.dtype) -> Call:
+        """What a block is called with besides hidden states: positions, and a mask or None."""
+
+
+def _initializer_std(config: Any) -> float:
+    return float(getattr(config, "initializer_range", None) or 0.02)
+
+
 @dataclass(frozen=True)
-class Family:
-    """The classes of one model family, with one model's config."""
+class KnownFamily:
+    """A family whose layers `specs.families` describes, by its classes."""
 
     config: Any
+    config_json: str
     block_class: Any
     rotary_class: Any
     norm_class: Any
@@ -48,7 +87,7 @@ class Family:
     @property
     def initializer_std(self) -> float:
         """Standard deviation of random weights."""
-        return float(getattr(self.config, "initializer_range", None) or 0.02)
+        return _initializer_std(self.config)
 
     def build_block(self, block: int) -> nn.Module:
         """Block number `block` (from 0) of the model, on the meta device: shapes, no memory."""
@@ -56,26 +95,105 @@ class Family:
             layer: nn.Module = self.block_class(self.config, block)
         return layer
 
+    def buffers(self, block: int) -> dict[str, float]:
+        """The balancing bias of a router: zero, and no gradient moves it."""
+        names = (name for name, _ in self.build_block(block).named_buffers())
+        return {name: 0.0 for name in names if name.endswith(BALANCING_BIASES)}
+
     def build_norm(self) -> nn.Module:
         """The final norm, on the meta device."""
         with torch.device("meta"):
             norm: nn.Module = self.norm_class(self.config.hidden_size, eps=self.config.rms_norm_eps)
         return norm
 
-    def window(self, block: nn.Module) -> int | None:
-        """Sliding window of a block's attention in tokens, None for full attention."""
-        attention = block.self_attn
-        own = getattr(attention, "sliding_window", getattr(self.config, "sliding_window", None))
-        return int(own) if own else None
+    def call(self, block: int, seq_len: int, device: torch.device, dtype: torch.dtype) -> Call:
+        """Rotary positions, the same for all blocks, and a mask where a window is shorter."""
+        window = _window(self.config_json, block)
+        mask = None
+        if window is not None and seq_len > window:
+            # Otherwise plain causal attention is right: then the fused kernels need no mask.
+            distance = torch.arange(seq_len, device=device)
+            distance = distance[:, None] - distance[None, :]
+            mask = ((distance >= 0) & (distance < window))[None, None]
+        positions = _positions(self.config_json, seq_len, device, dtype)
+        return (), {
+            "attention_mask": mask,
+            "position_embeddings": positions,
+            "use_cache": False,
+        }
+
+
+@dataclass(frozen=True)
+class DiscoveredFamily:
+    """A family that transformers itself describes: its blocks, and how its forward calls them."""
+
+    found: Discovery
+
+    @property
+    def config(self) -> Any:
+        """The config of transformers."""
+        return self.found.config
+
+    @property
+    def tp_plan(self) -> dict[str, str]:
+        """Module or parameter of a block -> style of its tensor parallelism."""
+        return block_plan(self.config, self.found.skeleton.blocks[0])
+
+    @property
+    def initializer_std(self) -> float:
+        """Standard deviation of random weights."""
+        return _initializer_std(self.config)
+
+    def build_block(self, block: int) -> nn.Module:
+        """A copy of the block of the model on the meta device."""
+        return self._copy(self.found.skeleton.blocks[1][block])
+
+    def buffers(self, block: int) -> dict[str, float]:
+        """What its own modules fill the buffers of a block with."""
+        prefix, starts = f"{self.found.skeleton.blocks_name}{block}.", self.found.skeleton.starts
+        names = (name for name, _ in self.found.skeleton.blocks[1][block].named_buffers())
+        return {name: starts.get(prefix + name, 0.0) for name in names}
+
+    def build_norm(self) -> nn.Module:
+        """The final norm, on the meta device."""
+        name = self.found.norm
+        return self._copy(self.found.skeleton.base.get_submodule(name)) if name else nn.Identity()
+
+    def _copy(self, module: nn.Module) -> nn.Module:
+        return copy.deepcopy(module, {id(self.config): self.config})  # one config for all
+
+    def call(self, block: int, seq_len: int, device: torch.device, dtype: torch.dtype) -> Call:
+        """What the model's own forward gives this block at this length."""
+        frame = self.found.frame.to(device=device, dtype=dtype)
+        args, kwargs = frame.run(torch.zeros((1, seq_len), dtype=torch.long, device=device)).calls[
+            block
+        ]
+        return args[1:], kwargs
 
 
 def family_of(model: Model) -> Family:
     """The family of a model. Raises RunError naming one that cannot be built layer by layer."""
-    return _family(json.dumps(model.config, sort_keys=True))
+    config_json = json.dumps(model.config, sort_keys=True)
+    return _discovered(config_json) if FIELD in model.config else _family(config_json)
+
+
+@lru_cache(maxsize=4)
+def _discovered(config_json: str) -> DiscoveredFamily:
+    config: dict[str, Any] = json.loads(config_json)
+    try:
+        found = discover(config, f"this {config.get('model_type')} model")
+    except SpecError as error:
+        raise RunError(str(error)) from None
+    if json.loads(json.dumps(found.document)) != config[FIELD]:
+        raise RunError(
+            f"this version of transformers builds other {config.get('model_type')!r} layers than "
+            "the one that described the model: read it from its config.json anew"
+        )
+    return DiscoveredFamily(found)
 
 
 @lru_cache(maxsize=16)
-def _family(config_json: str) -> Family:
+def _family(config_json: str) -> KnownFamily:
     config_dict: dict[str, Any] = json.loads(config_json)
     name = str(config_dict.get("model_type"))
     if name in _NOT_RUN:
@@ -105,8 +223,9 @@ def _family(config_json: str) -> Family:
     config.attention_dropout = 0.0
     if hasattr(config, "router_jitter_noise"):
         config.router_jitter_noise = 0.0
-    return Family(
+    return KnownFamily(
         config,
+        config_json,
         _class_ending(module, "DecoderLayer"),
         _class_ending(module, "RotaryEmbedding"),
         _class_ending(module, "RMSNorm"),
@@ -145,11 +264,10 @@ def _positions(
     return cos, sin
 
 
-def rotary_positions(
-    model: Model, seq_len: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the rotary positions 0 .. seq_len - 1, shape (1, seq_len, head_dim).
-
-    They depend on nothing but the length, so all blocks of a process share one pair.
-    """
-    return _positions(json.dumps(model.config, sort_keys=True), seq_len, device, dtype)
+@lru_cache(maxsize=256)
+def _window(config_json: str, block: int) -> int | None:
+    """Sliding window of a block's attention in tokens, None for full attention."""
+    family = _family(config_json)
+    attention = cast(Any, family.build_block(block)).self_attn
+    own = getattr(attention, "sliding_window", getattr(family.config, "sliding_window", None))
+    return int(own) if own else None

@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runtime.collectives import Group, copy_to_group, reduce_from_group
+from runtime.styles import add_styles
 from runtime.weights import random_weights
 from specs.boxes import Placement
 from specs.errors import RunError
 from specs.layer import LayerType
 from specs.layout import Cut, tensors_of
+from specs.layout import Tensor as Tensor_
 
 # What the model's own plan calls each way of cutting. Experts are named for completeness: how
 # they are cut is up to the plan's tiling, not to the model.
@@ -52,6 +54,8 @@ def shard_block(
     layer: LayerType,
     placements: Mapping[str, Placement],
     tp_plan: Mapping[str, str],
+    config: Any,
+    buffers: Mapping[str, float],
     *,
     std: float,
     seed: int | None,
@@ -61,36 +65,44 @@ def shard_block(
 ) -> None:
     """Give a block on the meta device this rank's weights, and its dense layers their collectives.
 
-    placements: of this rank, for each parameter by its name in the block. tp_plan: the model's own.
+    placements: of this rank, for each parameter by its name in the block. tp_plan, config: the
+    model's own. buffers: what they are filled with.
     Raises RunError where the block and the layout differ in a tensor, or in how it is cut.
     """
-    cuts = {tensor.name: (tensor.cut, tensor.axis) for tensor in tensors_of(layer)}
+    tensors = {tensor.name: tensor for tensor in tensors_of(layer)}
+    listed = layer.flag("tensors") is not None
     for name, parameter in list(block.named_parameters()):
         if name not in placements:
             raise RunError(f"transformers' block has a tensor {name} that the layout lacks")
         placement = placements[name]
-        _check_style(name, tp_plan, *cuts[name])
+        tensor = tensors[name]
+        if not listed:  # otherwise the layout was made of the plan
+            _check_style(name, tp_plan, tensor.cut, tensor.axis)
         if parameter.numel() != torch.Size(placement.shape).numel():
             raise RunError(
                 f"{placement.name} has {tuple(parameter.shape)} in transformers, "
                 f"{placement.shape} in the layout"
             )
-        local = initial_weights(placement, std, seed, device).to(dtype)
-        _set(block, name, nn.Parameter(local.reshape(_local_shape(placement, parameter.dim()))))
+        local = initial_weights(placement, std, seed, device, tensor.start).to(dtype)
+        shape = _local_shape(placement, tuple(parameter.shape))
+        _set(block, name, nn.Parameter(local.reshape(shape)))
     missing = set(placements) - {name for name, _ in block.named_parameters()}
     if missing:
         raise RunError(f"transformers' block lacks the tensors {sorted(missing)} of the layout")
     for name, buffer in list(block.named_buffers()):
-        if not name.endswith("e_score_correction_bias"):
+        if name not in buffers:
             raise RunError(f"no rule gives the buffer {name} a value")
         owner, _, last = name.rpartition(".")
-        # The router's balancing bias: zero at the start, and no gradient moves it.
         block.get_submodule(owner).register_buffer(
-            last, torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)
+            last, torch.full(buffer.shape, buffers[name], dtype=buffer.dtype, device=device)
         )
     if group is not None:
-        _regroup_heads(block, layer, placements)
-        _add_collectives(block, tp_plan, group)
+        if listed:
+            _regroup_listed_heads(block, placements, tensors)
+            add_styles(block, tp_plan, config, group)
+        else:
+            _regroup_heads(block, layer, placements)
+            _add_collectives(block, tp_plan, group)
 
 
 def _check_style(name: str, tp_plan: Mapping[str, str], cut: Cut, axis: int) -> None:
@@ -106,14 +118,21 @@ def _check_style(name: str, tp_plan: Mapping[str, str], cut: Cut, axis: int) -> 
 
 
 def initial_weights(
-    placement: Placement, std: float, seed: int | None, device: torch.device
+    placement: Placement,
+    std: float,
+    seed: int | None,
+    device: torch.device,
+    start: float | None = None,
 ) -> Tensor:
     """The box of a tensor at the start of training: norms 1, biases 0, all else random.
 
-    seed None: no numbers at all, which shows if they are not filled in from elsewhere.
+    seed None: no numbers at all, which shows if they are not filled in from elsewhere. start: the
+    number that the family fills this tensor with, where that is known.
     """
     if seed is None:
         return torch.full(placement.box.size, math.nan, device=device)
+    if start is not None:
+        return torch.full(placement.box.size, start, device=device)
     name = placement.name
     if name.endswith("norm.weight"):
         return torch.ones(placement.box.size, device=device)
@@ -122,13 +141,16 @@ def initial_weights(
     return random_weights(placement, std, seed, device)
 
 
-def _local_shape(placement: Placement, dim: int) -> tuple[int, ...]:
-    """Shape of the module's own parameter: a packed axis is folded into the one after it."""
+def _local_shape(placement: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the module's own parameter: a packed axis is folded into the one after it.
+
+    shape: of the whole parameter in the module.
+    """
     size = placement.box.size
-    if len(size) == dim + 1:
-        axis = dim - 2
-        return (*size[:axis], size[axis] * size[axis + 1], *size[axis + 2 :])
-    return size
+    if len(size) == len(shape):
+        return size
+    axis = next(i for i, n in enumerate(shape) if placement.shape[i] != n)
+    return (*size[:axis], size[axis] * size[axis + 1], *size[axis + 2 :])
 
 
 def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -148,6 +170,21 @@ def _regroup_heads(block: nn.Module, layer: LayerType, placements: Mapping[str, 
         placements[f"self_attn.{name}.weight"].box.size[0] // head for name in ("q_proj", "k_proj")
     )
     block.get_submodule("self_attn").num_key_value_groups = queries // keys  # type: ignore[assignment]
+
+
+def _regroup_listed_heads(
+    block: nn.Module, placements: Mapping[str, Placement], tensors: Mapping[str, Tensor_]
+) -> None:
+    """The same where key and value heads are fewer than ranks, and each is held more than once."""
+    for name, tensor in tensors.items():
+        owner, _, last = name.removesuffix(".weight").rpartition(".")
+        if tensor.cut is not Cut.HEADS or last != "k_proj" or not name.endswith(".weight"):
+            continue
+        queries = tensors[f"{owner}.q_proj.weight"]
+        share = placements[f"{owner}.q_proj.weight"].box.size[0] / queries.shape[0]
+        keys = placements[name].box.size[0] / tensor.shape[0]
+        groups = round(queries.heads * share) // round(tensor.heads * keys)
+        block.get_submodule(owner).num_key_value_groups = groups  # type: ignore[assignment]
 
 
 def _add_collectives(block: nn.Module, tp_plan: Mapping[str, str], group: Group) -> None:

@@ -71,6 +71,12 @@ class LayerType:
         return dict(self.shapes).get(name)
 
     @property
+    def label(self) -> str:
+        """The kind in words, with what tells a discovered block from the model's other blocks."""
+        own = self.flag("kind")
+        return f"{self.kind.value} ({own})" if own else self.kind.value
+
+    @property
     def tied(self) -> bool:
         """Whether a head shares its matrix with the embedding."""
         return bool(self.flag("tied"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +15,9 @@ from specs.plan import Plan, Stage
 
 EMBEDDING_WEIGHT = "model.embed_tokens.weight"
 HEAD_WEIGHT = "lm_head.weight"
-FINAL_NORM = "model.norm.weight"
+HEAD_BIAS = "lm_head.bias"
+FINAL_NORM_OF = "model.norm."
+FINAL_NORM = FINAL_NORM_OF + "weight"
 
 
 class Cut(StrEnum):
@@ -32,7 +35,10 @@ class Cut(StrEnum):
 class Tensor:
     """A tensor of a layer: its name inside the layer, whole shape, and how it is shared.
 
-    axis: the one that is cut; of experts the width (axis 0 counts the experts).
+    axis: the one that is cut; of experts the width (axis 0 counts the experts). heads: that the
+    axis holds, of which none may be cut through; 0 = every element may stand alone. start: the
+    number that it is filled with at the start of training, None = random, by its name a norm's or
+    bias's.
     """
 
     name: str
@@ -40,6 +46,7 @@ class Tensor:
     cut: Cut = Cut.NONE
     axis: int = 0
     heads: int = 0
+    start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,11 @@ def tensors_of(layer: LayerType) -> tuple[Tensor, ...]:
     """Every tensor of a layer type, named as in the Hugging Face model, from its shapes alone.
 
     A family that is not run here (learned positions, or known only by sizes) counts as one tensor
-    of the right size, cut evenly: enough to say how many bytes a GPU holds.
+    of the right size, cut evenly: enough to say how many bytes a GPU holds. A layer that was
+    discovered (`specs.discovery`) carries its tensors.
     """
+    if layer.flag("tensors"):
+        return (*_listed(layer), *_vocabulary(layer))
     if layer.kind is LayerKind.EMBEDDING and layer.flag("vocab") and not layer.flag("positions"):
         shape = (layer.shape("vocab"), layer.shape("hidden"))
         return (Tensor(EMBEDDING_WEIGHT, shape, Cut.EVEN),)
@@ -105,6 +115,23 @@ def tensors_of(layer: LayerType) -> tuple[Tensor, ...]:
         ]
         return (*attention, *_feed_forward(layer), *norms)
     return (Tensor("weights", (layer.parameters,), Cut.EVEN),)
+
+
+def _listed(layer: LayerType) -> list[Tensor]:
+    """The tensors that a discovered layer carries, as written by `specs.discovery`."""
+    rows = json.loads(str(layer.flag("tensors")))
+    return [
+        Tensor(name, tuple(shape), Cut(cut), axis, heads, start)
+        for name, shape, cut, axis, heads, start in rows
+    ]
+
+
+def _vocabulary(layer: LayerType) -> list[Tensor]:
+    """The output projection of a discovered head; a block has none."""
+    if layer.kind is not LayerKind.HEAD:
+        return []
+    name = EMBEDDING_WEIGHT if layer.tied else HEAD_WEIGHT
+    return [Tensor(name, (layer.shape("vocab"), layer.shape("hidden")), Cut.EVEN)]
 
 
 def _linear(
@@ -283,6 +310,8 @@ def not_divisible(layer: LayerType, tp: int, ep: int = 1, etp: int = 1) -> str |
     """
     if not layer.kind.is_block:
         return None
+    if layer.flag("tensors"):
+        return _not_divisible_as_listed(layer, tp)
     if tp > 1 and layer.flag("attention") == "gqa":
         heads, kv_heads = layer.shape("heads"), layer.shape("kv_heads")
         if heads % tp:
@@ -298,4 +327,20 @@ def not_divisible(layer: LayerType, tp: int, ep: int = 1, etp: int = 1) -> str |
         size = layer.flag(name)
         if isinstance(size, int) and size % parts:
             return f"{what} of {size} cannot be split over {parts} ranks"
+    return None
+
+
+def _not_divisible_as_listed(layer: LayerType, tp: int) -> str | None:
+    """The same of a discovered block: heads and widths as its tensor-parallel plan cuts them."""
+    if tp == 1:
+        return None
+    if layer.flag("unsplit"):
+        return str(layer.flag("unsplit"))
+    for tensor in tensors_of(layer):
+        size, heads = tensor.shape[tensor.axis] if tensor.shape else 1, tensor.heads
+        if tensor.cut is Cut.HEADS and heads % tp and tp % heads:
+            return f"{heads} key and value heads cannot be split over, or shared by, tp={tp}"
+        if tensor.cut is Cut.EVEN and (heads or size) % tp:
+            what = f"{heads} attention heads" if heads else f"{tensor.name} of width {size}"
+            return f"{what} cannot be split over tp={tp}"
     return None

@@ -11,8 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from specs.discovered import FIELD, layers_of_document
 from specs.errors import SpecError
-from specs.families import layers_of
+from specs.families import FAMILIES, layers_of
 from specs.layer import LayerType
 from specs.workload import DType, Workload
 
@@ -33,8 +34,19 @@ class Model:
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, Any], where: str = "config.json") -> Model:
-        """The model of a config. Raises SpecError naming the file and field that is wrong."""
-        return cls(name, dict(config), tuple(layers_of(config, where)))
+        """The model of a config. Raises SpecError naming the file and field that is wrong.
+
+        A family without a closed form here is discovered from transformers (seconds, once): its
+        layers then stand in the config, and are the same wherever the model is read again.
+        """
+        config = dict(config)
+        if config.get("model_type") not in FAMILIES:
+            if FIELD not in config:
+                from specs.discovery import discover  # torch and transformers
+
+                config[FIELD] = discover(config, where).document
+            return cls(name, config, tuple(layers_of_document(config[FIELD], where)))
+        return cls(name, config, tuple(layers_of(config, where)))
 
     @cached_property
     def config_hash(self) -> str:

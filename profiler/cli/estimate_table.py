@@ -22,7 +22,7 @@ def estimate_document(
 ) -> Document:
     """Estimates as one document: every layer row, counts of link rows, where constants are from."""
     question = estimates.question
-    kinds = {layer.hash: layer.kind.value for layer in question.model.layer_types}
+    kinds = {layer.hash: layer.label for layer in question.model.layer_types}
     return {
         "run_id": run_id,
         "outcome": outcome,

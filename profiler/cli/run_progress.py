@@ -133,7 +133,7 @@ class Progress:
 
 def describe(entry: Entry) -> str:
     """An entry in a few words: "block tp=2 micro-batch=4"."""
-    return f"{entry.layer_type.kind.value} {describe_key(entry.key)}"
+    return f"{entry.layer_type.label} {describe_key(entry.key)}"
 
 
 def describe_key(key: LayerKey) -> str:

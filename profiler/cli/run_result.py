@@ -26,7 +26,7 @@ NOISY = 0.1  # a median absolute deviation above this share of the median is mar
 def run_document(store: Store, finished: Finished, model: Model) -> Document:
     """A run as one document: its rows, the refused keys with reasons, the host row."""
     run = store.profile_run(finished.run_id)
-    kinds = {layer.hash: layer.kind.value for layer in model.layer_types}
+    kinds = {layer.hash: layer.label for layer in model.layer_types}
     hosts = [stored.profile for stored in store.host_profiles(run_id=run.id)]
     return {
         "run_id": run.id,
@@ -195,7 +195,7 @@ def list_document(
     question: Question, entries: Sequence[Entry], refusals: Sequence[LayerRefusal]
 ) -> Document:
     """What a run would measure, in order, and about how long that takes."""
-    kinds = {layer.hash: layer.kind.value for layer in question.model.layer_types}
+    kinds = {layer.hash: layer.label for layer in question.model.layer_types}
     return {
         "origin": question.origin,
         "expected_s": sum(entry.expected_s for entry in entries),

@@ -54,7 +54,7 @@ def _of(summary: RunSummary) -> str:
     """Models, or the kinds of the layers where no model is whole."""
     if summary.models:
         return ", ".join(summary.models)
-    return ", ".join(dict.fromkeys(layer.kind.value for layer in summary.layers)) or "-"
+    return ", ".join(dict.fromkeys(layer.label for layer in summary.layers)) or "-"
 
 
 def provenance_table(summary: RunSummary) -> Table:

@@ -54,7 +54,7 @@ def show(run: int, gpu: str | None, metric: str, store: str, as_json: bool) -> N
         refusals = [row for row in refusals if row.key.gpu == gpu]
         links = [row for row in links if gpu in (row.gpu, row.peer)]
         hosts = [row for row in hosts if row.gpu == gpu]
-    kinds = {layer.hash: layer.kind.value for layer in summary.layers}
+    kinds = {layer.hash: layer.label for layer in summary.layers}
     constants: dict[str, Any] = {}
     if summary.run.run.source is Source.ESTIMATED:
         constants = _constants(summary, layers, links, gpu)

@@ -37,14 +37,19 @@ def estimate_layer(
 
     Times in ms of one micro-batch, memory in bytes, as a LayerProfile defines them. Embedding and
     head take no host floor and are never recomputed. Raises SpecError for a layer that is known
-    only by sizes, for `cpu`, for flash attention where none was fitted, and for a topology that
-    the GPU type does not come in.
+    only by sizes or was discovered, for `cpu`, for flash attention where none was fitted, and for
+    a topology that the GPU type does not come in.
     """
     style = style or Style()
     if layer.flag("dataset"):
         raise SpecError(
             f"layers of {layer.flag('model')} are known only by their sizes: nothing to estimate "
             "from; arachne-prof import sailor brings their measured profiles"
+        )
+    if layer.flag("tensors"):
+        raise SpecError(
+            f"layers of family {layer.flag('family')!r} have no formulas here to estimate from: "
+            f"run arachne-prof run --gpu {key.gpu} where there is one, or import their profiles"
         )
     reason = not_divisible(layer, key.tp, key.ep, key.etp)
     if reason:

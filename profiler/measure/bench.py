@@ -183,8 +183,11 @@ class LayerBench:
         peak = trace(lambda: self._one_micro_batch(), self.device).peak_bytes
         # The input was there before; all else above what is kept is passing.
         transient = max(0, peak - (activation - kept_input))
+        # Of a discovered family experts are cut as the rest of the block is, and counted with it.
         experts = sum(
-            _nbytes(p) for name, p in self.layers[0].named_parameters() if ".experts." in name
+            _nbytes(p)
+            for name, p in self.layers[0].named_parameters()
+            if self.kind is LayerKind.MOE_BLOCK and ".experts." in name
         )
         weights = sum(_nbytes(p) for p in self.layers[0].parameters())
         return LayerMemory(activation, transient, weights - experts, experts)
