@@ -75,7 +75,7 @@ class FileSamples:
         self.vocab = vocab
         try:
             if self.path.suffix == ".npy":
-                self._all = np.load(self.path, mmap_mode="r")
+                self._all = np.lib.format.open_memmap(self.path, mode="r")  # never unpickles
             else:
                 self._all = np.memmap(self.path, dtype=np.uint16, mode="r")
         except (OSError, ValueError) as error:

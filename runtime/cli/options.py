@@ -36,7 +36,7 @@ _OPTIONS = (
     ),
     click.option(
         "--data",
-        type=click.Path(),
+        type=click.Path(exists=True, dir_okay=False),
         help="A file of tokens: .npy of integers, or raw uint16. Default: made-up text.",
     ),
     click.option(

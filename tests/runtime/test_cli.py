@@ -108,3 +108,7 @@ def test_a_mistake_is_one_line_and_exit_1(files: dict[str, str]) -> None:
 def test_a_wrong_option_is_exit_2(files: dict[str, str]) -> None:
     assert CliRunner().invoke(main, [files["plan"], "--iterations", "0"]).exit_code == 2
     assert CliRunner().invoke(main, ["--no-such-option"]).exit_code == 2
+    # Said before any process starts.
+    missing = CliRunner().invoke(main, [files["plan"], "--data", "no-such-tokens.npy"])
+    assert missing.exit_code == 2
+    assert "no-such-tokens.npy" in missing.stderr

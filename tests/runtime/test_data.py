@@ -79,5 +79,9 @@ def test_files_that_do_not_serve_are_refused(tmp_path: Path) -> None:
         FileSamples(wide, 50).tokens(0, 9)
     with pytest.raises(RunError, match="one row of integers"):
         FileSamples(flat, 50)
-    with pytest.raises(RunError, match="cannot be read"):
-        FileSamples(tmp_path / "none.bin", 50)
+    objects, noise = tmp_path / "objects.npy", tmp_path / "noise.npy"
+    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    noise.write_bytes(bytes(range(200)))
+    for path in (tmp_path / "none.bin", objects, noise):
+        with pytest.raises(RunError, match="cannot be read"):
+            FileSamples(path, 50)
