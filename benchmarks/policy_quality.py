@@ -257,8 +257,8 @@ cores that other work shared, Python {platform.python_version()}, numba warm. We
 {self.weights.file_hash[:16]}, seed {self.asked.seed}. Command:
 `python -m benchmarks.policy_quality {command}`.
 
-CPU seconds are of one thread, planning with preparation, no compilation. On this shared host they
-are no measure of the times that issue 5 asks for; they say how much work a search is.
+CPU seconds are of both threads together, planning with preparation, no compilation. On this shared
+host they are no measure of the times that issue 5 asks for; they say how much work a search is.
 
 Quality = shortest iteration that anything here found / iteration of this plan, on {len(numbers)}
 of {len(self.problems)} compositions; nothing found a plan on the others. Best known: the best of

@@ -61,9 +61,9 @@ class Schedule:
 
 
 def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
-    """The schedule of `arachne` on so many GPUs: chosen so that 128 take half a second.
+    """The schedule of `arachne` on so many GPUs: chosen so that 128 take half a second on 2 cores.
 
-    Four times from new rollouts, for what one of them misses another may find: with the same moves
+    Eight times from new rollouts, for what one of them misses another may find: with the same moves
     this was better than walking on from one set of rollouts. Walks begin hot (2 % of the
     iteration): from 0.4 % they stayed where the policy had begun (both chosen on `selection` of
     benchmarks/held_out.py). Large clusters have more to find, so there they are longer.
@@ -74,11 +74,12 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
         Round(2, round(2000 * scale), 0.02),
         Round(1, round(3000 * scale), 0.01),
     )
-    return Schedule(rollouts=32, batch=32, rounds=rounds, restarts=4, goes_on=goes_on)
+    return Schedule(rollouts=32, batch=32, rounds=rounds, restarts=8, goes_on=goes_on)
 
 
 PAIR = 2  # turns that may run side by side: none of them knows what the other finds
-RATION = 2  # evaluations a move that a walk may take; without experts it takes about 1.4
+RATION, RATION_OF_EXPERTS = 2, 1  # evaluations a move that a walk may take
+# Without experts a walk takes about 1.4; with them an evaluation takes two or three times as long.
 SHARE_A_WALK = 0.1  # of what a budget in seconds leaves, the most that one walk may take
 FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
 KEPT = 4
@@ -219,6 +220,7 @@ class Turn:
         if budget is not None:
             self.most = self.first + max(0, budget - self.search.evaluations)
         self.first_rate = FIRST_RATE / planning.problem.cluster.gpus
+        self.ration = RATION_OF_EXPERTS if self.engine.tables.experts > 1 else RATION
         self.met: list[tuple[int, Start]] = []
         self.ended = False
 
@@ -290,7 +292,7 @@ class Turn:
             round_.hot,
             round_.cold,
             seed,
-            ration=RATION * round_.moves,
+            ration=self.ration * round_.moves,
             most_evaluations=self._ceiling(),
         )
         if best.templates:

@@ -12,16 +12,16 @@ def moves(schedule: Schedule) -> int:
     return schedule.restarts * sum(round_.starts * round_.moves for round_ in schedule.rounds)
 
 
-def test_the_schedule_of_128_gpus_makes_forty_thousand_moves() -> None:
-    # 4 x (4 x 750 + 2 x 2000 + 3000)
-    assert moves(default_schedule(128)) == 40_000
-    assert default_schedule(128).rollouts * default_schedule(128).restarts == 128
+def test_the_schedule_of_128_gpus_makes_eighty_thousand_moves() -> None:
+    # 8 x (4 x 750 + 2 x 2000 + 3000)
+    assert moves(default_schedule(128)) == 80_000
+    assert default_schedule(128).rollouts * default_schedule(128).restarts == 256
 
 
 def test_large_clusters_walk_further() -> None:
-    assert moves(default_schedule(16)) == 40_000
-    assert moves(default_schedule(300)) == 60_000
-    assert moves(default_schedule(2048)) == 80_000
+    assert moves(default_schedule(16)) == 80_000
+    assert moves(default_schedule(300)) == 120_000
+    assert moves(default_schedule(2048)) == 160_000
 
 
 def test_a_model_with_experts_is_priced_about_as_often_as_one_without() -> None:
