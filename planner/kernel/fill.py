@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.kernel.jit import compiled, inlined
+from planner.kernel.jit import in_place, inlined
 from planner.kernel.options import stage_options
 from planner.kernel.packing import REPLICA, STAGE, free_slots, pack, replicas_by_counting
 from planner.kernel.price import price
@@ -48,7 +48,7 @@ from planner.kernel.transfers import send
 CLEARLY = 1 - 1e-9  # as in planner/fill/template.py
 
 
-@compiled
+@in_place
 def prepare(tables: Tables, laid: Laid, k: int, room: Room) -> None:
     """Count what the first k templates leave free; to be called before fills of template k."""
     for n in range(room.node_int.shape[1]):
@@ -92,7 +92,7 @@ def refuse(room: Room) -> None:
         room.no_rows[room.why[AT_KIND], room.why[AT_BATCH]] += 1
 
 
-@compiled
+@in_place
 def _price_split(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
     """Split by the allowed options and price the whole plan; -1 where it is refused."""
     room.why[EVALUATIONS] += 1
@@ -113,21 +113,21 @@ def _price_split(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> f
     return float(took)
 
 
-@compiled
+@in_place
 def _keep(room: Room, depth: int) -> None:
     for s in range(depth):
         room.options.stage_int[KEPT_CHOSEN, s] = room.options.stage_int[CHOSEN, s]
         room.options.stage_int[KEPT_BLOCKS, s] = room.options.stage_int[BLOCKS, s]
 
 
-@compiled
+@in_place
 def _width(tables: Tables, room: Room, s: int, x: int) -> Any:
     """Devices that one copy of the experts takes at an option."""
     tiling = room.options.whole[OF_TILING, s, x]
     return tables.tile[EP, tiling] * tables.tile[ETP, tiling]
 
 
-@compiled
+@in_place
 def _tiled(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
     """The best tilings and split of one (template, micro-batch, placement); -1 if none fits.
 
@@ -180,7 +180,7 @@ def _tiled(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
     return best
 
 
-@compiled
+@in_place
 def _allow(laid: Laid, k: int, q: int, tiling: int, room: Room) -> bool:
     """Allow each stage only what it has, those of kind q only another tiling; False if none has."""
     options = room.options
@@ -200,7 +200,7 @@ def _allow(laid: Laid, k: int, q: int, tiling: int, room: Room) -> bool:
     return changes
 
 
-@compiled
+@in_place
 def fill_placed(tables: Tables, laid: Laid, k: int, room: Room) -> float:
     """Fill template k, whose kinds, replicas, nodes and micro-batch stand in `laid`.
 
@@ -238,7 +238,7 @@ def fill_placed(tables: Tables, laid: Laid, k: int, room: Room) -> float:
     return float(took)
 
 
-@compiled
+@in_place
 def fill(
     tables: Tables, laid: Laid, k: int, kinds: Array, depth: int, fewer: int, room: Room
 ) -> float:
@@ -298,13 +298,13 @@ def fill(
     return best
 
 
-@compiled
+@in_place
 def _swap(a: Array, b: Array, count: int) -> None:
     for i in range(count):
         a[i], b[i] = b[i], a[i]
 
 
-@compiled
+@in_place
 def fill_many(
     tables: Tables,
     laid: Laid,
@@ -331,7 +331,7 @@ def fill_many(
     return last
 
 
-@compiled
+@in_place
 def price_laid(tables: Tables, laid: Laid, count: int, room: Room) -> float:
     """Iteration time of `count` filled templates in ms, -1 where it is refused (room.why)."""
     if not send(tables, laid, count, room):

@@ -18,11 +18,21 @@ def compiled(function: FunctionT) -> FunctionT:
     return made
 
 
+def in_place(function: FunctionT) -> FunctionT:
+    """Compile a function that works on the arrays it was given and makes none.
+
+    Without making any it need not count references, which costs an atomic increment and decrement
+    of each array of Tables, Laid and Room in a call: more than many of these functions compute.
+    """
+    made: FunctionT = njit(cache=True, error_model="numpy", _nrt=False)(function)
+    return made
+
+
 def inlined(function: FunctionT) -> FunctionT:
-    """Compile a function into those that call it.
+    """Compile a function that works in place into those that call it.
 
     Tables, Laid and Room are tuples of arrays, some hundred words that a call would copy: inlined,
     the few callers of a function pass nothing (a quarter more plans priced a second).
     """
-    made: FunctionT = njit(cache=True, error_model="numpy", forceinline=True)(function)
+    made: FunctionT = njit(cache=True, error_model="numpy", forceinline=True, _nrt=False)(function)
     return made

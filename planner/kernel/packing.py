@@ -7,14 +7,14 @@ used up in order. Cost: nodes + groups.
 
 from __future__ import annotations
 
-from planner.kernel.jit import compiled, inlined
+from planner.kernel.jit import in_place, inlined
 from planner.kernel.state import CURSOR, FREE, LAST, LEFT, LENGTH, Array, Room
 from planner.kernel.tables import GPU, KIND_GPU, POOL, TP, Tables
 
 STAGE, REPLICA = 0, 1  # placements, in the order of planner.packing.Placement
 
 
-@compiled
+@in_place
 def free_slots(tables: Tables, free: Array, slots: Array) -> None:
     """Per kind, how many TP groups of its degree the free GPUs of its type can hold."""
     for q in range(tables.kind_int.shape[1]):
@@ -88,7 +88,7 @@ def _take(tables: Tables, room: Room, q: int) -> int:
     return -1
 
 
-@compiled
+@in_place
 def pack(
     tables: Tables,
     room: Room,

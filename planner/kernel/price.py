@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.kernel.jit import inlined
+from planner.kernel.jit import in_place, inlined
 from planner.kernel.shares import micro_batches
 from planner.kernel.state import (
     AT_BATCH,
@@ -61,7 +61,7 @@ from planner.kernel.tables import (
 )
 
 
-@inlined
+@in_place
 def dispatch(tables: Tables, laid: Laid, k: int, s: int, x: int, room: Room) -> float:
     """Dispatch and combine of one layer with experts for one micro-batch, in ms; NaN: no link.
 

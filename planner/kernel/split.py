@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from planner.kernel.jit import compiled, inlined
+from planner.kernel.jit import in_place, inlined
 from planner.kernel.state import (
     ALLOWED,
     ARRANGED,
@@ -56,7 +56,7 @@ def split_blocks(tables: Tables, room: Room, depth: int, batches: int) -> bool:
     return _two_kinds(tables, room, depth, batches)
 
 
-@compiled
+@in_place
 def _refuse(room: Room, s: int, over: float) -> bool:
     room.why[CODE] = MEMORY + s
     room.over[0] = over
@@ -331,7 +331,7 @@ def _excess(before: Array, options: Options, s: int, x: int, low: int, high: int
     return over
 
 
-@compiled
+@in_place
 def _takes(before: Array, options: Options, s: int, low: int, high: int, ceiling: float) -> bool:
     """Whether some option of stage s holds blocks low..high below the ceiling."""
     for x in range(options.stage_int[OPTIONS, s]):
@@ -343,7 +343,7 @@ def _takes(before: Array, options: Options, s: int, low: int, high: int, ceiling
     return False
 
 
-@compiled
+@in_place
 def _last_weak(before: Array, options: Options, depth: int, ceiling: float) -> int:
     """The last stage that cannot take one block of the second kind (or -1)."""
     blocks = before.shape[0] - 1
@@ -356,7 +356,7 @@ def _last_weak(before: Array, options: Options, depth: int, ceiling: float) -> i
     return last_weak
 
 
-@compiled
+@in_place
 def _fill_from_left(before: Array, options: Options, depth: int, ceiling: float) -> int:
     """Each stage takes what it can below the ceiling, the end of it to TRIAL_BLOCKS.
 
@@ -381,7 +381,7 @@ def _fill_from_left(before: Array, options: Options, depth: int, ceiling: float)
     return -1 if low == blocks else depth - 1
 
 
-@compiled
+@in_place
 def _next_of_kinds(before: Array, options: Options, depth: int, ceiling: float) -> float:
     """The least time above a ceiling of some stage with some number of blocks of each kind."""
     above = np.inf
@@ -407,7 +407,7 @@ def _next_of_kinds(before: Array, options: Options, depth: int, ceiling: float) 
     return above
 
 
-@compiled
+@in_place
 def _two_kinds(tables: Tables, room: Room, depth: int, batches: int) -> bool:
     before, options = tables.before, room.options
     blocks = before.shape[0] - 1
@@ -450,7 +450,7 @@ def _two_kinds(tables: Tables, room: Room, depth: int, batches: int) -> bool:
     return True
 
 
-@compiled
+@in_place
 def _choose_options(before: Array, options: Options, depth: int, batches: int) -> float:
     """Each stage takes the fastest option that fits the blocks up to its end; pipeline time."""
     total = slowest = 0.0
@@ -469,7 +469,7 @@ def _choose_options(before: Array, options: Options, depth: int, batches: int) -
     return (batches - 1) * slowest + total
 
 
-@compiled
+@in_place
 def _least_excess(before: Array, options: Options, s: int, low: int, high: int) -> float:
     """Bytes above its limit of stage s with these blocks, under its smallest option."""
     least = np.inf
@@ -479,7 +479,7 @@ def _least_excess(before: Array, options: Options, s: int, low: int, high: int) 
     return least
 
 
-@compiled
+@in_place
 def _shortage(before: Array, options: Options, depth: int, stuck: int) -> float:
     """By how much memory stops stage `stuck`: of its first block, or of all that is left."""
     low = options.stage_int[TRIAL_BLOCKS, stuck - 1] if stuck > 0 else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.kernel.jit import compiled, inlined
+from planner.kernel.jit import in_place, inlined
 from planner.kernel.state import (
     COPIES,
     DEPTH,
@@ -79,7 +79,7 @@ def _ring(
     return not np.isnan(took)
 
 
-@compiled
+@in_place
 def _sorted_cuts(cuts: Array, count: int) -> int:
     """Sort the first `count` numbers and drop doubles; how many are left."""
     for i in range(1, count):
@@ -147,7 +147,7 @@ def synchronise(tables: Tables, laid: Laid, count: int, room: Room) -> bool:
     return known
 
 
-@compiled
+@in_place
 def _experts(tables: Tables, laid: Laid, count: int, room: Room, nbytes: float) -> bool:
     """Charge the routed experts of the stages STAGE_AT, piece by piece.
 

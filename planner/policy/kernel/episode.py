@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from planner.kernel.fill import prepare
-from planner.kernel.jit import compiled
+from planner.kernel.jit import compiled, in_place
 from planner.kernel.state import AT_BATCH, DEPTH, EVALUATIONS, FREE, Array, Room
 from planner.kernel.tables import GPU, POOL, Tables
 from planner.policy.features import LEVELS
@@ -80,7 +80,7 @@ def open_templates(tables: Tables, scene: Scene, rolls: Rolls, rows: Array, room
         _tokens(scene, rolls, i)
 
 
-@compiled
+@in_place
 def _most_blocks(scene: Scene, rolls: Rolls, i: int) -> None:
     rolls.rest[i, 0] = 0.0
     for j in range(1, scene.depth + 1):
@@ -93,7 +93,7 @@ def _most_blocks(scene: Scene, rolls: Rolls, i: int) -> None:
         rolls.rest[i, j] = rolls.rest[i, j - 1] + most
 
 
-@compiled
+@in_place
 def _tokens(scene: Scene, rolls: Rolls, i: int) -> None:
     total = scene.type_int[GPUS].sum()
     for g in range(scene.kind.shape[0]):
@@ -107,7 +107,7 @@ def _tokens(scene: Scene, rolls: Rolls, i: int) -> None:
             rolls.token[i, g, 10 + e] = (rolls.group[i, SLOTS, g, e] << e) / max(free, 1)
 
 
-@compiled
+@in_place
 def _groups_left(scene: Scene, rolls: Rolls, i: int) -> int:
     """Stages of the least degree that still pack beside one replica of the stages so far."""
     left = 0
@@ -118,7 +118,7 @@ def _groups_left(scene: Scene, rolls: Rolls, i: int) -> int:
     return left
 
 
-@compiled
+@in_place
 def _state(scene: Scene, rolls: Rolls, i: int, out: Array) -> None:
     """The state vector of features.STATE."""
     for x in range(scene.world.shape[0]):
@@ -154,7 +154,7 @@ def _state(scene: Scene, rolls: Rolls, i: int, out: Array) -> None:
     out[20] = used / scene.kind.shape[0]
 
 
-@compiled
+@in_place
 def view_depth(
     scene: Scene, rolls: Rolls, rows: Array, state: Array, candidates: Array, mask: Array
 ) -> None:
@@ -217,7 +217,7 @@ def view_depth(
                 out[13] = math.log2(d / before) / 5
 
 
-@compiled
+@in_place
 def set_depth(rolls: Rolls, rows: Array, depths: Array) -> None:
     """Begin templates of these depths."""
     for a in range(rows.shape[0]):
@@ -229,7 +229,7 @@ def set_depth(rolls: Rolls, rows: Array, depths: Array) -> None:
         rolls.choices[i, k, 0] = depths[a]
 
 
-@compiled
+@in_place
 def _after(rolls: Rolls, i: int, g: int, e: int) -> int:
     """Replicas that pack once a stage of degree 2**e on type g is added."""
     r = rolls.whole[i, PACKS] if rolls.whole[i, STAGE] > 0 else 1 << 40
@@ -239,7 +239,7 @@ def _after(rolls: Rolls, i: int, g: int, e: int) -> int:
     return r
 
 
-@compiled
+@in_place
 def legal_kinds(scene: Scene, rolls: Rolls, i: int, legal: Array) -> None:
     """Which (type, level) the next stage may have, (G, LEVELS)."""
     d, s = rolls.whole[i, AIM], rolls.whole[i, STAGE]
@@ -400,7 +400,7 @@ def view_degrees(
             out[17] = 1.0 if s == 0 else 0.0
 
 
-@compiled
+@in_place
 def take(scene: Scene, rolls: Rolls, rows: Array, types: Array, levels: Array) -> None:
     """Add a stage of these types and levels to the templates being chosen."""
     for a in range(rows.shape[0]):

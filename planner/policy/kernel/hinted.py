@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.kernel.fill import _price_split, refuse
-from planner.kernel.jit import compiled, inlined
+from planner.kernel.jit import in_place, inlined
 from planner.kernel.options import _add_blocks, _add_ends, _exists
 from planner.kernel.price import dispatch
 from planner.kernel.state import (
@@ -50,7 +50,7 @@ from planner.kernel.tables import (
 from planner.kernel.transfers import send
 
 
-@compiled
+@in_place
 def price_hinted(tables: Tables, laid: Laid, k: int, tiles: Array, room: Room) -> float:
     """As planner.kernel.fill.fill_placed, each stage tiled as its hint says.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.kernel.fill import fill_placed, most_replicas, refuse
-from planner.kernel.jit import compiled
+from planner.kernel.jit import in_place
 from planner.kernel.packing import REPLICA, STAGE, pack
 from planner.kernel.state import (
     AT_BATCH,
@@ -39,7 +39,7 @@ WHOLE, ANY = -1, -2  # hints instead of a tiling: price all of them; take what t
 SAME = 1.001
 
 
-@compiled
+@in_place
 def place(
     tables: Tables, laid: Laid, k: int, kinds: Array, depth: int, fewer: int, order: int, room: Room
 ) -> Any:
@@ -62,7 +62,7 @@ def place(
     return r
 
 
-@compiled
+@in_place
 def _same(laid: Laid, k: int, groups: int, room: Room) -> bool:
     same = True
     for i in range(groups):
@@ -70,7 +70,7 @@ def _same(laid: Laid, k: int, groups: int, room: Room) -> bool:
     return same
 
 
-@compiled
+@in_place
 def _swap(laid: Laid, k: int, groups: int, room: Room) -> None:
     for i in range(groups):
         other = room.spare[OTHER, i]
@@ -78,14 +78,14 @@ def _swap(laid: Laid, k: int, groups: int, room: Room) -> None:
         laid.node[k, i] = other
 
 
-@compiled
+@in_place
 def _keep(laid: Laid, k: int, room: Room) -> None:
     for s in range(laid.shape[DEPTH, k]):
         room.options.stage_int[BEST_FIRST, s] = laid.stage[FIRST, k, s + 1]
         room.options.stage_int[BEST_TILING, s] = laid.stage[TILING, k, s]
 
 
-@compiled
+@in_place
 def _restore(laid: Laid, k: int, batch: int, room: Room) -> None:
     laid.shape[BATCH, k] = batch
     laid.stage[FIRST, k, 0] = 0
@@ -94,7 +94,7 @@ def _restore(laid: Laid, k: int, batch: int, room: Room) -> None:
         laid.stage[TILING, k, s] = room.options.stage_int[BEST_TILING, s]
 
 
-@compiled
+@in_place
 def settle(tables: Tables, laid: Laid, k: int, tiles: Array, took: float, room: Room) -> float:
     """Make the hints those of template k as it is laid, and its price what they give again.
 
@@ -110,7 +110,7 @@ def settle(tables: Tables, laid: Laid, k: int, tiles: Array, took: float, room: 
     return float(fill_placed(tables, laid, k, room))
 
 
-@compiled
+@in_place
 def lean_fill(
     tables: Tables,
     laid: Laid,

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from planner.kernel.fill import prepare
-from planner.kernel.jit import compiled
+from planner.kernel.jit import in_place
 from planner.kernel.state import AT_BATCH, BATCH, DEPTH, EVALUATIONS, REPLICAS, Array, Laid, Room
 from planner.kernel.tables import Tables
 from planner.policy.kernel.lean import ANY, WHOLE, lean_fill
@@ -59,7 +59,7 @@ def new_sets(templates: int, depth: int) -> Sets:
     )
 
 
-@compiled
+@in_place
 def _copy_template(sets: Sets, a: int, i: int, b: int, j: int) -> None:
     """Template i of set a becomes template j of set b."""
     sets.depth[b, j] = sets.depth[a, i]
@@ -72,7 +72,7 @@ def _copy_template(sets: Sets, a: int, i: int, b: int, j: int) -> None:
         sets.tile[b, j, s] = sets.tile[a, i, s]
 
 
-@compiled
+@in_place
 def copy_set(sets: Sets, a: int, b: int, count: int) -> None:
     """The first `count` templates of set a become set b."""
     sets.count[b] = count
@@ -80,7 +80,7 @@ def copy_set(sets: Sets, a: int, b: int, count: int) -> None:
         _copy_template(sets, a, k, b, k)
 
 
-@compiled
+@in_place
 def _random_template(sets: Sets, k: int, usable: Array, most: int) -> None:
     """Write a random template to TRIAL: of one kind, or of two in a row."""
     depth = 1 + np.random.randint(most)
@@ -96,7 +96,7 @@ def _random_template(sets: Sets, k: int, usable: Array, most: int) -> None:
     sets.fewer[TRIAL, k] = 0
 
 
-@compiled
+@in_place
 def _swap_templates(sets: Sets, i: int, j: int) -> None:
     most = max(sets.depth[TRIAL, i], sets.depth[TRIAL, j])
     for field in (sets.kind, sets.tile):
@@ -110,7 +110,7 @@ def _swap_templates(sets: Sets, i: int, j: int) -> None:
         field[TRIAL, j] = one
 
 
-@compiled
+@in_place
 def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int, tilings: int) -> Any:
     """Change TRIAL in one way; the first template that changed, -1 where the move does nothing.
 
@@ -230,7 +230,7 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int, til
     return k
 
 
-@compiled
+@in_place
 def _copy_laid(laid: Laid, other: Laid, first: int, last: int) -> None:
     for k in range(first, last):
         for x in range(3):
@@ -243,7 +243,7 @@ def _copy_laid(laid: Laid, other: Laid, first: int, last: int) -> None:
             other.node[k, x] = laid.node[k, x]
 
 
-@compiled
+@in_place
 def lay(
     tables: Tables,
     laid: Laid,
@@ -288,7 +288,7 @@ def lay(
 
 
 # Without the lock of the interpreter, so that two walks run side by side.
-@njit(cache=True, error_model="numpy", nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy", nogil=True, _nrt=False)  # type: ignore[untyped-decorator]
 def walk(
     tables: Tables,
     laid: Laid,
