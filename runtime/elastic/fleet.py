@@ -125,17 +125,29 @@ class Fleet:
         with contextlib.suppress(OSError), process.stdin:
             process.stdin.write(json.dumps(setup).encode() + b"\n")
 
-    def came(self, link: AgentLink) -> None:
-        """An agent has registered. Raises HostError where its node has one already."""
+    def came(self, link: AgentLink) -> bool:
+        """An agent has registered; whether it is new, and not one whose connection broke.
+
+        Raises HostError where its node has another one already.
+        """
         offer = link.registration.node
         gpu_type(offer.gpu)
-        if offer.name in self.links:
-            raise HostError(f"node {offer.name} has an agent already: give another --name")
+        before = self.links.get(offer.name)
+        if before is not None:
+            if _identity(before) != _identity(link):
+                raise HostError(f"node {offer.name} has an agent already: give another --name")
+            # Its end noticed first. What its workers said meanwhile it has kept for us.
+            self.links[offer.name] = link
+            for worker in self.workers.values():
+                if worker.link is before:
+                    worker.link = link
+            return False
         self.links[offer.name] = link
         if offer.name not in self.order:
             self.order.append(offer.name)
         for fact in link.registration.workers:
             self._adopt(fact, link)
+        return True
 
     def _adopt(self, fact: WorkerFact, link: AgentLink) -> None:
         device = (link.registration.node.name, fact.gpu)
@@ -242,3 +254,8 @@ class Fleet:
         for pid in pids:  # agents that a controller before this one has started
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _identity(link: AgentLink) -> tuple[str, int]:
+    """Equal for two connections of one agent process."""
+    return link.registration.machine, link.registration.pid

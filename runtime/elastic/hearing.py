@@ -100,11 +100,13 @@ class Hearing(Coordinator):
     def _agent_came(self, event: AgentCame) -> None:
         name = event.link.registration.node.name
         try:
-            self.fleet.came(event.link)
+            new = self.fleet.came(event.link)
         except ArachneError as error:
             event.answer.set_exception(error)
             return
         event.answer.set_result("welcome")
+        if not new:
+            return
         self.excluded.discard(name)
         self._leaving.discard(name)
         if name not in self._expected:

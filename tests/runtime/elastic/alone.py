@@ -25,7 +25,8 @@ def _train(rank: int, steps: int) -> list[float]:
 @lru_cache(maxsize=4)
 def losses_alone(steps: int, folder: Path) -> list[float]:
     """Of iterations 0 to steps - 1."""
-    found: list[float] = run_ranks(1, folder, _train, steps)[0]
+    # As long as the run itself took, which had two cores but more to do.
+    found: list[float] = run_ranks(1, folder, _train, steps, timeout_s=800)[0]
     return found
 
 

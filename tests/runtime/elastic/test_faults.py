@@ -156,7 +156,9 @@ def control(folder: Path, how: str) -> None:
     """A controller in a process of its own, which can be killed."""
     import json
 
-    live = Live(folder, replicas(cluster_of(2)), replicas, iterations=300)
+    # On a busy host the second controller takes as long to load as agents wait by default.
+    settings = {"away_s": 120.0}
+    live = Live(folder, replicas(cluster_of(2)), replicas, settings=settings, iterations=300)
     if how == "anew":
         live.controller.run()
     else:
