@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from profiler.calibration import constants_version
 from profiler.cli.run_result import host_document, layer_document, refusal_document
@@ -154,5 +155,5 @@ def _refusal_table(document: Document) -> Table:
     for row in document["refused"]:
         seen[row["gpu"], row["layer"], str(row["tp"]), row["reason"]] = None
     for line in seen:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     return table

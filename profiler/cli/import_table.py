@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from profiler.importers.record import Recorded
 
@@ -27,7 +28,7 @@ def import_table(recorded: Sequence[Recorded]) -> Table:
         imported = run.imported
         table.add_row(
             str(run.run_id),
-            imported.title,
+            Text(imported.title),
             run.outcome.value,
             *(
                 str(len(rows)) if rows else "-"
@@ -50,7 +51,7 @@ def refusal_table(recorded: Sequence[Recorded]) -> Table:
             places.setdefault(row.reason, []).append(row.where)
         for reason, where in places.items():
             span = where[0] if len(where) == 1 else f"{where[0]} ... {where[-1]}"
-            table.add_row(str(run.run_id), str(len(where)), reason, span)
+            table.add_row(str(run.run_id), str(len(where)), Text(reason), Text(span))
     return table
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from specs.model import Model
 from specs.profile import HostProfile, LayerKey, LayerProfile, LayerRefusal
@@ -187,7 +188,7 @@ def _refusals(refused: Sequence[Document]) -> Table:
             ", ".join(dict.fromkeys(str(row[name]) for row in rows))
             for name in ("layer", "tp", "micro_batch")
         ]
-        table.add_row(*columns, status, reason)
+        table.add_row(*columns, status, Text(reason))
     return table
 
 
@@ -225,7 +226,7 @@ def list_table(document: Document) -> Table:
             str(row["tp"]),
             str(row["micro_batch"]),
             row["recompute"],
-            f"{row['status']}: {row['reason']}",
+            Text(f"{row['status']}: {row['reason']}"),
         )
     table.caption = (
         f"{len(document['entries'])} entries, about {document['expected_s']:.0f} s and 10 s to "

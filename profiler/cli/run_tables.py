@@ -42,7 +42,7 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
             str(run.id),
             source,
             ", ".join(summary.gpus) or "-",
-            _of(summary),
+            Text(_of(summary)),
             ", ".join(f"{count} {name}" for count, name in counts if count) or "-",
             str(len(summary.plans) or "-"),
             Text(shorten(run.run.origin, 48, placeholder="...")),

@@ -108,9 +108,15 @@ class LayerReader:
             return layer, model if wanted in known else None
         if model is None or kind is None:
             raise SpecError("names no layer: expected layer_type, or layer with model (or --model)")
-        for layer in model.layer_types:
-            if layer.kind is kind:
-                return layer, model
+        fitting = [layer for layer in model.layer_types if layer.kind is kind]
+        if len(fitting) > 1:
+            hashes = ", ".join(f"{layer.hash} ({layer.label})" for layer in fitting)
+            raise SpecError(
+                f"layer is {kind.value}, of which {model.name} has several: give layer_type, "
+                f"one of {hashes}"
+            )
+        if fitting:
+            return fitting[0], model
         kinds = ", ".join(layer.kind.value for layer in model.layer_types)
         raise SpecError(f"layer is {kind.value}, {model.name} has: {kinds}")
 

@@ -6,6 +6,7 @@ import math
 
 from specs.gpu import gpu_type
 from specs.layer import LayerKind, LayerType
+from specs.layout import tensors_of
 from specs.profile import LayerProfile
 from specs.workload import DType, Recompute
 
@@ -27,13 +28,17 @@ def peak_tflops(gpu: str, dtype: DType) -> float | None:
 def forward_flops(layer: LayerType, tokens: int, tp: int) -> float:
     """Floating-point operations that a forward pass of one rank cannot do without.
 
-    2 * weights * tokens / tp; of routed experts the top_k that each token visits. Attention
-    scores, norms and loss come on top, so a rate from this count is a lower limit of the true
-    one. An embedding is a look-up: 0.
+    2 * weights * tokens / tp; of routed experts the top_k that each token visits (of a discovered
+    family, whose routing is its own, none). Attention scores, norms and loss come on top, so a
+    rate from this count is a lower limit of the true one. An embedding is a look-up: 0.
     """
     if layer.kind is LayerKind.EMBEDDING:
         return 0.0
     weights = float(layer.parameters)
+    if layer.flag("tensors"):
+        weights -= sum(
+            math.prod(tensor.shape) for tensor in tensors_of(layer) if ".experts." in tensor.name
+        )
     if layer.expert_parameters:
         weights += layer.expert_parameters * layer.shape("top_k") / layer.shape("experts")
     return 2.0 * weights * tokens / tp
