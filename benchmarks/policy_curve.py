@@ -6,7 +6,8 @@ Learning, as the paper shows it: from untrained weights with the recipe `paper` 
 `arachne` against `flat-rl`, and beside them `random` (the median of seeds) and `hetauto`, which
 have nothing to learn and pay again at every change. Planning: the shipped weights against what did
 not learn; each search goes on until the ceiling on evaluations. The best so far is read off at
-fixed counts of plans priced. Curves are kept one a line, so that a killed run goes on.
+fixed counts of plans priced. Curves are kept one a line, so that a killed run goes on; with
+`--store` they go into a store as well, where `arachne-report compare` draws them by composition.
 """
 
 from __future__ import annotations
@@ -148,6 +149,45 @@ def _read(curve: Curve, count: int, best_ms: float) -> float:
     return max((best_ms / ms for n, ms in curve if n <= count), default=0.0)
 
 
+def keep(rows: dict[str, list[Curve]], path: str) -> None:
+    """The curves as comparisons of a store: one a composition, learning and planning in it.
+
+    The row of a search has the best that any of its curves came to; its plan is not kept.
+    """
+    from collections import defaultdict
+
+    from db.records import ComparisonRow, CurvePoint, NewComparison, SearchCurve
+    from db.store import open_store
+
+    by_number: dict[int, list[tuple[str, str, list[Curve]]]] = defaultdict(list)
+    for key, curves in rows.items():
+        number, kind, name = key.split(" ", 2)
+        by_number[int(number)].append((kind, name, curves))
+    problems = list(held_out())
+    with open_store(path) as store:
+        for number, found in sorted(by_number.items()):
+            problem = problems[number]
+            title = f"held-out composition {number}"
+            question = NewComparison(
+                title, problem.model, problem.workload, problem.cluster, "search efficiency"
+            )
+            comparison = store.add_comparison(question)
+            best: dict[str, list[tuple[int, float]]] = defaultdict(list)
+            for kind, name, curves in found:
+                for seed, curve in enumerate(curves):
+                    best[name] += curve
+                    points = tuple(CurvePoint(count, ms) for count, ms in curve)
+                    store.add_search_curve(comparison, SearchCurve(name, points, seed, kind))
+            for name, points_of in best.items():
+                row = ComparisonRow(name, None, "no plan", "none found in this many evaluations")
+                if points_of:
+                    most = max(count for count, _ in points_of)
+                    row = ComparisonRow(
+                        *(name, None, "ok", "", min(ms for _, ms in points_of)), evaluations=most
+                    )
+                store.add_comparison_row(comparison, row)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rows", type=Path, required=True, help="kept curves, JSON lines")
@@ -155,6 +195,7 @@ def main() -> None:
     options.add_argument("--learned", type=int, default=3, help="compositions to learn on")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--report", action="store_true", help="only the page of what is there")
+    options.add_argument("--store", help="a store that gets the curves too")
     options.add_argument("-o", "--output", type=Path)
     asked = options.parse_args()
     torch.set_num_threads(1)
@@ -171,6 +212,8 @@ def main() -> None:
         with asked.rows.open("a") as file:
             file.write(json.dumps({"search": name, "curves": rows[name]}) + "\n")
         print(name, file=sys.stderr, flush=True)
+    if asked.store:
+        keep(rows, asked.store)
     page = f"""# Search efficiency
 
 {datetime.now(UTC):%Y-%m-%d}, {platform.processor() or platform.machine()} with {os.cpu_count()}

@@ -11,6 +11,7 @@ from reports import words
 from reports.accuracy import Accuracy, AccuracyRow
 from reports.accuracy_figures import accuracy_figures, every_run
 from reports.figures import significant
+from reports.packed import indexed
 from reports.page import Page, Provenance
 from reports.regression import SCHEMA_VERSION, THRESHOLD_POINTS, Regression, fingerprint
 from reports.stage_errors import TERMS
@@ -219,7 +220,7 @@ def pack(rows: Sequence[AccuracyRow]) -> dict[str, Any]:
     }
     return {
         "count": len(rows),
-        "text": {name: _indexed(values) for name, values in text.items()},
+        "text": {name: indexed(values) for name, values in text.items()},
         "numbers": numbers,
         "stages": _pack_stages(rows),
     }
@@ -242,17 +243,11 @@ def _pack_stages(rows: Sequence[AccuracyRow]) -> dict[str, Any]:
     return {
         "count": len(stages),
         "text": {
-            "role": _indexed([stage.role for _, stage in stages]),
-            "gpu": _indexed([stage.gpu for _, stage in stages]),
+            "role": indexed([stage.role for _, stage in stages]),
+            "gpu": indexed([stage.gpu for _, stage in stages]),
         },
         "numbers": numbers,
     }
-
-
-def _indexed(values: Sequence[str]) -> list[Any]:
-    numbers: dict[str, int] = {}
-    index = [numbers.setdefault(value, len(numbers)) for value in values]
-    return [list(numbers), index]
 
 
 def _short(value: float | None) -> float | None:

@@ -11,6 +11,7 @@ from reports import words
 from reports.comparisons import AnswerRow, Comparisons, by_planner, median_curve, share_of
 from reports.figures import Figure, Table, significant
 from reports.growth_figures import growth_figures
+from reports.packed import packed_table
 from reports.page import Page, Provenance
 
 if TYPE_CHECKING:
@@ -67,11 +68,7 @@ def compare_page(
         },
         figures=_figures(found) if found.answers else (),
         data={
-            "columns": _COLUMNS,
-            "answers": [
-                [significant(cell) if isinstance(cell, float) else cell for cell in _row(answer)]
-                for answer in found.answers
-            ],
+            "answers": packed_table(_COLUMNS, [_row(answer) for answer in found.answers]),
             "planners": planners,
             "curves": packed_curves(found),
             "plan_pages": sorted(set(plan_pages)),
@@ -175,7 +172,8 @@ def _figures(found: Comparisons) -> list[Figure]:
         Figure(
             "space",
             "Where the plans lie",
-            "Pipeline depth by GPU mix of each planner's plan.",
+            "Pipeline depth by GPU mix of each planner's plan."
+            + ("" if found.backdrop else " arachne-report compare draws random plans behind them."),
             table,
             drawn_by="space",
             height=420,

@@ -11,12 +11,14 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 Cell = str | int | float | bool | None
 
 CATEGORY_COLOURS = 8  # --c1 ... --c8 of static/page.css
 CELLS_SHOWN = 200  # rows of a figure's data that the page shows as a table
+ROWS_CARRIED = 20_000  # rows that the page itself holds; of more only the file beside it has all
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,16 @@ class Table:
 
     def kind(self, column: int) -> str:
         """Whether a column holds numbers (`number`, right-aligned) or text."""
-        cells = [row[column] for row in self.rows if row[column] is not None]
-        numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in cells)
-        return "number" if cells and numeric else "text"
+        return self._kinds[column]
+
+    @cached_property
+    def _kinds(self) -> tuple[str, ...]:
+        kinds = []
+        for column in range(len(self.columns)):
+            cells = [row[column] for row in self.rows if row[column] is not None]
+            numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in cells)
+            kinds.append("number" if cells and numeric else "text")
+        return tuple(kinds)
 
     @property
     def shown(self) -> tuple[tuple[Cell, ...], ...]:
@@ -67,14 +76,19 @@ class Figure:
     height: int = 380
 
     def spec(self) -> dict[str, Any]:
-        """What plotly.js gets; NaN and infinity become null."""
+        """What plotly.js gets; NaN and infinity become null.
+
+        cut: the page does not hold the data, its CSV link leads to the file.
+        """
+        cut = len(self.table.rows) > ROWS_CARRIED
         return {
             "name": self.name,
             "drawnBy": self.drawn_by,
             "traces": finite(list(self.traces)),
             "layout": finite(self.layout),
             "columns": list(self.table.columns),
-            "rows": finite([list(row) for row in self.table.rows]) if not self.drawn_by else [],
+            "rows": [] if self.drawn_by or cut else finite([list(row) for row in self.table.rows]),
+            "cut": cut and not self.drawn_by,
         }
 
 

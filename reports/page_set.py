@@ -10,7 +10,7 @@ from reports import regression
 from reports.accuracy import read_accuracy
 from reports.accuracy_page import accuracy_document, accuracy_page
 from reports.compare_page import compare_page
-from reports.comparisons import read_comparisons
+from reports.comparisons import read_comparisons, with_backdrop
 from reports.index_page import index_page, page_links, read_contents
 from reports.page import Page, Provenance, write_page
 from reports.plan_page import plan_page, read_plan_facts
@@ -42,8 +42,12 @@ def _accuracy(store: Store, provenance: Provenance, plans: Collection[int]) -> P
     )
 
 
-def _compare(store: Store, provenance: Provenance, plans: Collection[int]) -> Page:
+def _compare(
+    store: Store, provenance: Provenance, plans: Collection[int], backdrop: int = 0
+) -> Page:
     found = read_comparisons(store)
+    if backdrop:
+        found = with_backdrop(store, found, backdrop)
     return compare_page(found, provenance, plan_pages=sorted(plans), links=page_links())
 
 
@@ -90,9 +94,11 @@ def write_set(
     provenance: Provenance,
     plans: Iterable[int],
     said: Callable[[str], None],
+    backdrop: int = 0,
 ) -> Path:
     """Write every page and the pages of these plans; the path of the first page.
 
+    backdrop: so many priced random plans behind the plans of every comparison.
     said: told of each page that was written, and of plans that cannot be drawn. Plans whose pages
     already lie in the folder are linked too.
     """
@@ -106,8 +112,9 @@ def write_set(
         said(str(write_page(page, directory)))
         drawn.add(plan_id)
     for name, make in PAGES.items():
-        if name not in ("index", "accuracy"):
+        if name not in ("index", "accuracy", "compare"):
             said(str(write_page(make(store, provenance, drawn), directory)))
+    said(str(write_page(_compare(store, provenance, drawn, backdrop), directory)))
     said(str(_write_accuracy(store, directory, provenance, drawn)))
     return write_page(_index(store, provenance, drawn), directory)
 

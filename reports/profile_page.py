@@ -18,6 +18,7 @@ from reports.layer_times import (
     layer_times,
 )
 from reports.links import LinkSeries, bus_gb_per_s, link_series
+from reports.packed import packed_table
 from reports.page import Page, Provenance
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ def profile_page(
             if profiles.layers or profiles.links
             else None,
             "links": [_packed_link(series) for series in profiles.links],
-            "pair_columns": _PAIR_COLUMNS,
-            "pairs": [_pair_row(pair) for pair in pairs],
+            "pairs": packed_table(_PAIR_COLUMNS, [_pair_row(pair) for pair in pairs]),
         },
         scripts=("profile.js",),
     )
@@ -116,7 +116,7 @@ def _layer_row(time: LayerTime) -> list[Cell]:
 
 
 def _packed_layers(times: Sequence[LayerTime]) -> dict[str, Any]:
-    return {"columns": _LAYER_COLUMNS, "rows": [_layer_row(time) for time in times]}
+    return packed_table(_LAYER_COLUMNS, [_layer_row(time) for time in times])
 
 
 def _packed_link(series: LinkSeries) -> dict[str, Any]:

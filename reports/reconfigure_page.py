@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from db.records import StoredReconfiguration
 
 EVENTS_LISTED = 500  # newest first; the data of the second figure have all
+KINDS_LISTED = 200
 
 
 def reconfigure_page(
@@ -36,7 +37,8 @@ def reconfigure_page(
         context={
             "rows": rows,
             "listed": list(rows)[::-1][:EVENTS_LISTED],
-            "summaries": summaries,
+            "summaries": summaries[-KINDS_LISTED:],
+            "kinds": len(summaries),
             "phases": sorted(
                 {*PAPER_S, *(p for s in summaries for p in s.phases)}, key=phase_order
             ),

@@ -27,15 +27,30 @@ KEPT_PAGES = 12
 
 
 def store_state(store: Store) -> str:
-    """A text that changes whenever a run, a row, a plan, a measurement or a comparison is added.
+    """A text that changes whenever a page would: a row is added, replaced or deleted, a run ends.
 
-    Made of the number of rows of each table, so that asking every few seconds costs nothing that
-    counts.
+    Made of the number of rows of each table and the newest moment of those that are written again,
+    so that asking every few seconds costs nothing that counts.
     """
+    from sqlalchemy import func, select
+
     from db.info import describe
+    from db.tables import Measurement, Plan, ProfileRun
 
     rows = describe(store.url.render_as_string(hide_password=False)).rows
-    return hashlib.sha256(repr(sorted(rows.items())).encode()).hexdigest()[:16]
+    with store.read() as connection:
+        moments = [
+            connection.execute(query).all()
+            for query in (
+                select(func.max(Measurement.created)),
+                select(func.max(Plan.updated)),
+                select(ProfileRun.status, func.max(ProfileRun.ended), func.count())
+                .group_by(ProfileRun.status)
+                .order_by(ProfileRun.status),
+            )
+        ]
+    said = repr((sorted(rows.items()), moments))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 class PageServer(ThreadingHTTPServer):

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import click
 
-from reports.cli.options import finish, open_option, output_option, provenance_of
+from reports.cli.options import (
+    backdrop_option,
+    finish,
+    open_option,
+    output_option,
+    provenance_of,
+)
 from specs.door import err_console, store_option, verbosity_options
 
 
 @click.command()
 @output_option
-@click.option(
-    "--backdrop",
-    type=click.IntRange(min=0),
-    default=200,
-    show_default=True,
-    help="Priced random plans behind the plans of each question; 0 for none.",
-)
+@backdrop_option
 @open_option
 @store_option
 @verbosity_options

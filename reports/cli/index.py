@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from reports.cli.options import finish, open_option, output_option, provenance_of
+from reports.cli.options import (
+    backdrop_option,
+    finish,
+    open_option,
+    output_option,
+    provenance_of,
+)
 from specs.door import store_option, verbosity_options
 
 
@@ -19,10 +25,11 @@ from specs.door import store_option, verbosity_options
     show_default=True,
     help="How many plans get a page of their own: those with runs first, then the newest.",
 )
+@backdrop_option
 @open_option
 @store_option
 @verbosity_options
-def index(output: Path, plans: int, show: bool, store: str | None) -> None:
+def index(output: Path, plans: int, backdrop: int, show: bool, store: str | None) -> None:
     """All pages, linked from one that tells what the store holds and where it comes from.
 
     Example: arachne-report index -o report --open
@@ -37,5 +44,6 @@ def index(output: Path, plans: int, show: bool, store: str | None) -> None:
             provenance_of(opened),
             chosen_plans(opened, plans),
             lambda line: click.echo(line, err=True),
+            backdrop,
         )
     finish(path, show)

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+backdrop_option = click.option(
+    "--backdrop",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Priced random plans behind the plans of each question; 0 for none.",
+)
 output_option = click.option(
     "-o",
     "--output",

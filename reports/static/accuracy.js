@@ -10,18 +10,6 @@
   let sources = [];
   let axes = "auto";
 
-  // Columns with repeated text come as [values, index]; one object a row here.
-  const unpack = (packed) => {
-    const found = Array.from({ length: packed.count }, (_, i) => ({ i }));
-    for (const [key, [values, index]] of Object.entries(packed.text)) {
-      found.forEach((row, i) => { row[key] = values[index[i]]; });
-    }
-    for (const [key, values] of Object.entries(packed.numbers)) {
-      found.forEach((row, i) => { row[key] = values[i]; });
-    }
-    return found;
-  };
-
   // -- filters ---------------------------------------------------------------------------------
   const valuesOf = (row, filter) => (filter === "gpu" ? row.types : [row[filter]]);
   const form = () => document.getElementById("filters");
@@ -395,14 +383,14 @@
     tables.every = new Arachne.DataTable(every, [...columns, ...extra], { pager: document.getElementById("every-pager"), none: "No run in this selection." });
     const brief = ["plan_id", "error", "model", "gpus", "layout", "planner", "source", "predicted_ms", "measured_ms", "noise"];
     const all = [...columns, ...extra];
-    terms = Arachne.startTerms(rows, unpack(Arachne.data.rows.stages), () => view, sourceCell);
+    terms = Arachne.startTerms(rows, Arachne.unpack(Arachne.data.rows.stages), () => view, sourceCell);
     tables.worst = new Arachne.DataTable(document.getElementById("worst-runs"), brief.map((key) => all.find((c) => c.key === key)), { none: "No run in this selection." });
   };
 
   Arachne.startPage = (data) => {
     if (!data.rows) return;
     sources = data.sources;
-    rows = unpack(data.rows);
+    rows = Arachne.unpack(data.rows);
     for (const row of rows) row.types = row.hardware.split(" + ");
     view = rows;
     makeTables(new Set(data.plan_pages));

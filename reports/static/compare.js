@@ -17,13 +17,20 @@
   const columns = ["question", "planner", "status", "iteration_ms", "samples_per_s", "relative_percent", "search_s", "evaluations", "depth", "templates", "mix", "fastest_type", "fastest_share_percent", "stages"];
   const rows = () => view.map((row) => columns.map((name) => row[name]));
 
-  Arachne.drawers.throughput = () => {
+  const QUESTIONS = 60; // lines of a figure that somebody still reads
+  const narrow = (figure) => figure.plot.clientWidth < 560;
+  // A legend of many planners stands above the plot: on a phone it gets room of its own.
+  const withLegend = (figure, height) => height + (narrow(figure) ? 11 * present().length : 0);
+
+  Arachne.drawers.throughput = (figure) => {
     const found = view.filter((row) => !W.missing(row.relative_percent));
     if (!found.length) return { ...Arachne.nothing("No planner found a plan"), said: "", columns, rows };
-    const questions = [...new Set(view.map((row) => row.question))];
-    const one = questions.length === 1;
+    const asked = [...new Set(view.map((row) => row.question))];
+    const one = asked.length === 1;
+    const questions = asked.slice(-QUESTIONS);
+    const drawn = new Set(questions);
     const traces = present().map((planner) => {
-      const mine = found.filter((row) => row.planner === planner);
+      const mine = found.filter((row) => row.planner === planner && drawn.has(row.question));
       const y = mine.map((row) => (one ? W.plot(row.planner) : W.plot(row.question, 46)));
       const common = { name: W.plot(planner), y, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
       return one
@@ -32,17 +39,23 @@
     });
     const order = one ? present() : questions;
     return {
-      traces, height: 130 + 34 * order.length,
+      traces, height: withLegend(figure, 130 + 34 * order.length),
       layout: {
         bargap: 0.35, xaxis: one ? { title: { text: "samples/s" }, rangemode: "tozero" } : { title: { text: "throughput, % of the best plan of the question" } },
-        yaxis: { type: "category", categoryorder: "array", categoryarray: order.map((name) => W.plot(name, 46)).reverse(), ticks: "", ...(one ? {} : { range: [-0.7, order.length - 0.3] }) },
+        yaxis: { type: "category", categoryorder: "array", categoryarray: order.map((name) => W.plot(name, 46)).reverse(), ticks: "", ...(one ? {} : { range: [-0.7, order.length - 0.3] }), ...(one || !narrow(figure) ? {} : shortTicks(order)) },
       },
-      said: one ? `Samples per second. ${questions[0]}: ${found.reduce((a, b) => (b.iteration_ms < a.iteration_ms ? b : a)).planner} is fastest.` : `In percent of the best plan of the same question; ${W.plural(questions.length, "question")}.`,
+      said: one ? `Samples per second. ${questions[0]}: ${found.reduce((a, b) => (b.iteration_ms < a.iteration_ms ? b : a)).planner} is fastest.` : `In percent of the best plan of the same question; ${W.plural(asked.length, "question")}${asked.length > QUESTIONS ? `, of which the last ${QUESTIONS} are drawn: choose a table or a question for others` : ""}.`,
       columns, rows,
     };
   };
 
-  Arachne.drawers.search = () => {
+  // Names of questions in two short lines: on a phone the long ones would leave no room to draw.
+  const shortTicks = (order) => {
+    const row = new Map(view.map((entry) => [entry.question, entry]));
+    return { tickvals: order.map((name) => W.plot(name, 46)), ticktext: order.map((name) => `${W.plot(row.get(name).cluster, 16)}<br>${W.plot(row.get(name).model, 16)}`), tickfont: { size: 10 } };
+  };
+
+  Arachne.drawers.search = (figure) => {
     const found = view.filter((row) => !W.missing(row.relative_percent) && row.search_s > 0);
     if (!found.length) return { ...Arachne.nothing("No search that found a plan"), said: "", columns, rows };
     return {
@@ -51,14 +64,14 @@
         return { type: "scatter", mode: "markers", name: W.plot(planner), x: mine.map((row) => row.search_s), y: mine.map((row) => row.relative_percent), marker: { color: colour(planner), symbol: symbol(planner), size: 10, opacity: 0.85, line: { color: "var(--panel)", width: 1 } }, text: mine.map(hover), hovertemplate: "%{text}<extra></extra>" };
       }),
       layout: { xaxis: { type: "log", title: { text: "search time, s (log)" }, exponentformat: "none" }, yaxis: { title: { text: "throughput, % of the best" } } },
-      said: "Up and to the left is better.", columns, rows,
+      height: withLegend(figure, 420), said: "Up and to the left is better.", columns, rows,
     };
   };
 
   // Depth by GPU mix. The mix is one number, so that plans of many questions share an axis: how much
   // of a plan is of the fastest type of its cluster.
   const CLOUD = 3000; // more random plans than that hide the planners'
-  Arachne.drawers.space = () => {
+  Arachne.drawers.space = (figure) => {
     const found = view.filter((row) => !W.missing(row.depth));
     if (!found.length) return { ...Arachne.nothing("No plan to place"), said: "", columns, rows };
     const random = randomPlans();
@@ -81,7 +94,7 @@
         yaxis: { title: { text: types.length === 1 ? `GPUs of the plan that are ${W.plot(types[0], 24)}, %` : "GPUs of the plan that are of the fastest type, %" }, range: [-6, 106] },
         legend: { itemsizing: "constant" },
       },
-      height: 440,
+      height: withLegend(figure, 440),
       said: "Larger marks are faster plans." + (drawn.length ? " Dots are priced random plans, the stronger the faster." : random.length ? " Choose a question or a table to see its priced random plans." : ""),
       columns,
       rows: () => rows().concat(random.map((plan) => columns.map((name) => plan[name] ?? null))),
@@ -124,8 +137,8 @@
   };
 
   Arachne.startPage = (data) => {
-    if (!data.answers.length) return;
-    answers = data.answers.map((row) => Object.fromEntries(data.columns.map((name, i) => [name, row[i]])));
+    if (!data.answers.count) return;
+    answers = Arachne.unpack(data.answers);
     planners = [...new Set([...data.planners, ...data.curves.map((curve) => curve.planner)])];
     const pages = new Set(data.plan_pages);
     const plan = (value) => {
@@ -157,7 +170,7 @@
     const form = document.getElementById("choose");
     const questions = new Map(answers.map((row) => [String(row.comparison_id), row.question]));
     const tables = [...new Set(answers.filter((row) => row.table).map((row) => `${row.suite}: ${row.table}`))];
-    form.elements.question.replaceChildren(new Option(`all ${questions.size} questions`, ""), ...tables.map((name) => new Option(`table ${name}`, TABLE + name)), ...[...questions].map(([id, name]) => new Option(name.length > 70 ? name.slice(0, 69) + "…" : name, id)));
+    form.elements.question.replaceChildren(new Option(questions.size === 1 ? "the question" : `all ${W.plural(questions.size, "question")}`, ""), ...tables.map((name) => new Option(`table ${name}`, TABLE + name)), ...[...questions].map(([id, name]) => new Option(name.length > 70 ? name.slice(0, 69) + "…" : name, id)));
     const show = () => {
       view = answers.filter(inView);
       table.set(view);

@@ -72,13 +72,19 @@ Arachne.Figure = class {
 
   refresh() { return this.stale ? this.draw() : Promise.resolve(); }
 
+  // In CSS pixels. A figure a little higher than half a sheet of paper would be torn in two there.
+  height() {
+    const wanted = this.made.height || Number(this.plot.dataset.height);
+    return document.documentElement.dataset.print === "1" && wanted <= 520 ? Math.min(wanted, 370) : wanted;
+  }
+
   // What there is to draw now, and in words.
   say() {
     const drawer = Arachne.drawers[this.spec.drawnBy];
     if (drawer) this.made = { columns: this.spec.columns, rows: [], ...drawer(this) };
     else if (!this.spec.traces.length) this.made = { ...this.made, ...Arachne.nothing() };
     if (this.summary && this.made.said) this.summary.textContent = this.made.said;
-    if (this.plot) this.plot.style.height = (this.made.height || Number(this.plot.dataset.height)) + "px";
+    if (this.plot) this.plot.style.height = this.height() + "px";
   }
 
   // data-drawn on the element: what stands there is complete, and is what the page has to show.
@@ -92,7 +98,7 @@ Arachne.Figure = class {
 
   plotted() {
     this.say();
-    const height = this.made.height || Number(this.plot.dataset.height);
+    const height = this.height();
     const narrow = this.plot.clientWidth < 560;
     // Paper is laid out after this: a landscape A4 page has room for so much (page.css, print).
     const onPaper = document.documentElement.dataset.print === "1";
@@ -100,11 +106,16 @@ Arachne.Figure = class {
     const layout = Arachne.withBase(this.made.layout, narrow);
     // Plotly writes into what it is given: a second drawing starts from a fresh copy.
     return Plotly.react(this.plot, Arachne.resolve(this.made.traces), Arachne.resolve({ ...layout, height, ...width }), {
-      responsive: true, displaylogo: false,
+      // On a phone plotly's buttons would cover the figure, and fingers need none of them.
+      responsive: true, displaylogo: false, ...(narrow ? { displayModeBar: false } : {}),
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
       toImageButtonOptions: { format: "png", scale: 2, filename: this.file },
       modeBarButtonsToAdd: [{ name: "svg", title: "Download plot as SVG", icon: Plotly.Icons.disk, click: () => this.save("svg") }],
-    }).then(() => this.clearModebar());
+    }).then(() => this.clearModebar()).then(() => {
+      // The label of the figure and what is said below it stand for the drawing: its ticks and marks
+      // are noise to a screen reader. Plotly's buttons stay.
+      for (const svg of this.plot.querySelectorAll(".main-svg")) svg.setAttribute("aria-hidden", "true");
+    });
   }
 
   // The legend and plotly's buttons share the space above the plot: where they would overlap, the
@@ -146,7 +157,8 @@ Arachne.Figure = class {
 
   async saveAs(kind, event) {
     if (kind === "csv") {
-      // The link leads to the file beside the page; what is in view now is better, and travels.
+      if (this.spec.cut) return; // too many rows for a page: the link leads to the file beside it
+      // What is in view now is better than that file, and travels.
       event.preventDefault();
       Arachne.download(this.file + ".csv", new Blob([this.csv()], { type: "text/csv" }));
       return;

@@ -6,7 +6,6 @@
   let links = [];
   let pairs = [];
 
-  const unpack = (packed) => packed.rows.map((row) => Object.fromEntries(packed.columns.map((name, i) => [name, row[i]])));
   const field = (form, name) => document.getElementById(form).elements[name].value;
   const distinct = (rows, key) => [...new Set(rows.map((row) => row[key]))];
   const bySize = (a, b) => Arachne.compare(a, b);
@@ -220,8 +219,8 @@
 
   Arachne.startPage = (data) => {
     if (!data.layers) return;
-    layers = unpack(data.layers);
-    pairs = data.pairs.length ? unpack({ columns: data.pair_columns, rows: data.pairs }) : [];
+    layers = Arachne.unpack(data.layers);
+    pairs = Arachne.unpack(data.pairs);
     links = data.links;
     for (const row of layers) {
       row.total_ms = row.forward_ms + row.backward_ms + row.comm_ms;

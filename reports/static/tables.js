@@ -20,6 +20,19 @@ Arachne.say = function (text) {
   if (place) place.textContent = text;
 };
 
+// Rows as reports/packed.py packs them, one object a row: text that is repeated comes as
+// [values, index].
+Arachne.unpack = function (packed) {
+  const found = Array.from({ length: packed.count }, (_, i) => ({ i }));
+  for (const [key, [values, index]] of Object.entries(packed.text)) {
+    found.forEach((row, i) => { row[key] = values[index[i]]; });
+  }
+  for (const [key, values] of Object.entries(packed.numbers)) {
+    found.forEach((row, i) => { row[key] = values[i]; });
+  }
+  return found;
+};
+
 // Headings with a sort button; `sort(column, direction)` does the work.
 Arachne.sortHeadings = function (headings, sort) {
   headings.forEach((heading, column) => {

@@ -24,7 +24,7 @@ from reports.page import Provenance, write_page
 from reports.page_set import PAGES, one_plan, write_set
 from reports.server import PageServer
 from specs.model import load_model
-from specs.profile import Source
+from specs.profile import NewRun, RunStatus, Source
 from specs.workload import Workload
 from tests.reports.conftest import Visit, drawn, redrawn
 from tests.reports.stores import (
@@ -82,8 +82,9 @@ def sideways(page: Any) -> int:
 
 
 def marks(page: Any, figure: str) -> int:
-    """Points, bars and cells that a figure shows."""
-    selector = ".scatterlayer .point, .barlayer .point, .boxlayer .point, .heatmaplayer image"
+    """Points, lines, bars and cells that a figure shows."""
+    drawn_as = (".scatterlayer .point", ".scatterlayer .js-line", ".barlayer .point")
+    selector = ", ".join((*drawn_as, ".boxlayer .point", ".heatmaplayer image"))
     return int(page.locator(f'[data-figure="{figure}"] :is({selector})').count())
 
 
@@ -117,13 +118,77 @@ def test_all_pages_of_a_set_open_on_a_desk_and_on_a_phone(
         assert draw_all(page) == figures, name
         assert sideways(page) <= 0, name
         for figure in figures:
-            if figure not in ("pipeline", "cluster", "curves"):
+            if figure not in ("pipeline", "cluster"):
                 assert marks(page, figure) > 0, (name, figure)
         small = phone.open(folder / f"{name}.html")
         assert sideways(small) <= 0, name
         assert small.evaluate("getComputedStyle(document.body).backgroundColor") == (
             "rgb(14, 19, 24)"
         )
+
+
+HEARD = """() => {
+    const found = [];
+    const name = (e) => e.getAttribute("aria-label")
+        || document.getElementById(e.getAttribute("aria-labelledby"))?.textContent || "";
+    const landmarks = [...document.querySelectorAll(
+        "section[aria-label], section[aria-labelledby], [role=region], nav, form")].map(name);
+    for (const label of landmarks) {
+        if (!label) found.push("a landmark without a name");
+        if (landmarks.filter((other) => other === label).length > 1) found.push("twice: " + label);
+    }
+    const focusable = "a[href], button, input, select, summary, [tabindex]";
+    for (const picture of document.querySelectorAll("[role=img]")) {
+        if (picture.querySelector(focusable)) found.push("focus inside a picture");
+        if (!name(picture)) found.push("a picture without a name");
+    }
+    for (const hidden of document.querySelectorAll("[aria-hidden=true]")) {
+        if (hidden.querySelector(focusable)) found.push("focus inside what is hidden");
+    }
+    for (const e of document.querySelectorAll(focusable)) {
+        if (e.matches("main, .scroll, .picture-scroll, summary")) continue;
+        const text = name(e) || e.textContent.trim() || e.closest("label")?.textContent.trim();
+        const named = text || e.getAttribute("data-title");
+        if (!named) found.push("no name: " + e.outerHTML.slice(0, 90));
+    }
+    let last = 1;
+    for (const heading of document.querySelectorAll("h1, h2, h3, h4")) {
+        const level = Number(heading.tagName[1]);
+        if (level > last + 1) found.push("a level left out before " + heading.textContent);
+        last = level;
+    }
+    for (const box of document.querySelectorAll(".scroll")) {
+        if (box.tabIndex !== 0 || !name(box)) found.push("a table that keys cannot scroll");
+    }
+    if (document.querySelectorAll("th:not([scope])").length) found.push("a heading of nothing");
+    return found;
+}"""
+
+
+def test_every_page_makes_sense_to_a_screen_reader_and_to_keys(
+    pages: tuple[Path, int], visit: Start
+) -> None:
+    folder, _ = pages
+    started = visit()
+    for path in sorted(folder.glob("*.html")):
+        page = started.open(path)
+        draw_all(page)
+        assert page.evaluate(HEARD) == [], path.name
+        page.evaluate("scrollTo(0, 0)")
+        page.keyboard.press("Tab")
+        page.wait_for_selector(".skip:focus", state="attached")
+        for _step in range(4):
+            page.keyboard.press("Tab")
+            page.wait_for_selector(":focus-visible", state="attached")
+            seen = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert seen == "solid", "where the focus is must be seen"
+        headings = page.locator("table.sortable th button.sort:visible")
+        if headings.count():
+            headings.first.focus()
+            page.wait_for_selector("button.sort:focus", state="attached")
+            page.keyboard.press("Enter")
+            page.wait_for_selector("table.sortable th[aria-sort=ascending]", state="attached")
+            page.wait_for_selector("#said:has-text('Sorted by')", state="attached")
 
 
 def test_pages_link_one_another_and_plans(pages: tuple[Path, int], visit: Start) -> None:
@@ -306,6 +371,32 @@ def test_pages_and_their_files_are_served_and_nothing_else(
     assert get(served, "/accuracy-scatter.csv")[1].startswith("plan_id,run,model")
     for name in ("/store.db", "/../store.db", "/plan-9999.html", "/x.csv", "/plan-1e3.html"):
         assert get(served, name)[0] == 404, name
+
+
+def test_what_a_page_would_show_otherwise_changes_the_state(
+    store: Store, served: PageServer
+) -> None:
+    seen = [get(served, "/state")[1]]
+
+    def changed() -> bool:
+        seen.append(get(served, "/state")[1])
+        return seen[-1] != seen[-2]
+
+    assert not changed()
+    run = store.start_run(NewRun(Source.MEASURED, "arachne-prof run"))
+    assert changed()
+    store.finish_run(run, RunStatus.COMPLETE)
+    assert changed()
+    plan = straight_plan(cluster_of(("h100", 4, 1)), global_batch=16)
+    plan_id = store.add_plan(predicted(plan, 100.0))
+    assert changed()
+    store.add_measurements(plan_id, iterations([90.0]))
+    assert changed()
+    store.add_measurements(plan_id, iterations([80.0]))  # the same iterations, written again
+    assert changed()
+    store.add_plan(predicted(plan, 101.0))  # the same plan, priced anew
+    assert changed()
+    assert not changed()
 
 
 def test_only_this_machine_is_answered(served: PageServer) -> None:
