@@ -17,16 +17,8 @@ from torch import Tensor, nn
 from specs.discovered import FIELD
 from specs.discovery import BALANCING_BIASES, Discovery, block_plan, discover
 from specs.errors import RunError, SpecError
+from specs.families import why_not_run
 from specs.model import Model
-
-# What to say instead of a stack trace where a family cannot run; profiles of these come from
-# imports and estimates.
-_NOT_RUN = {
-    "opt": "its config carries no tensor-parallel plan and it learns its positions",
-    "gpt_neo": "its config carries no tensor-parallel plan and it learns its positions",
-    "sailor": "it is known only by the sizes in the Sailor data set, not by its structure",
-}
-
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments besides the hidden states
 
@@ -196,11 +188,9 @@ def _discovered(config_json: str) -> DiscoveredFamily:
 def _family(config_json: str) -> KnownFamily:
     config_dict: dict[str, Any] = json.loads(config_json)
     name = str(config_dict.get("model_type"))
-    if name in _NOT_RUN:
-        raise RunError(
-            f"models of family {name!r} cannot be run or measured here: {_NOT_RUN[name]}; "
-            "use arachne-prof import or estimate for their profiles"
-        )
+    refused = why_not_run(name)
+    if refused:
+        raise RunError(refused)
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     try:

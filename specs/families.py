@@ -423,6 +423,24 @@ FAMILIES: dict[str, Callable[[ConfigReader], Layers]] = {
 }
 
 
+# Known well enough to be planned with imported or estimated profiles, and no more.
+_NOT_RUN = {
+    "opt": "its config carries no tensor-parallel plan and it learns its positions",
+    "gpt_neo": "its config carries no tensor-parallel plan and it learns its positions",
+    "sailor": "it is known only by the sizes in the Sailor data set, not by its structure",
+}
+
+
+def why_not_run(family: str) -> str | None:
+    """Why layers of a family cannot be built here, in one sentence; None where they can."""
+    if family not in _NOT_RUN:
+        return None
+    return (
+        f"models of family {family!r} cannot be run or measured here: {_NOT_RUN[family]}; "
+        "use arachne-prof import or estimate for their profiles"
+    )
+
+
 def layers_of(config: Mapping[str, Any], where: str) -> Layers:
     """Every layer of a model in order: embedding, blocks, head.
 

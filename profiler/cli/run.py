@@ -103,10 +103,14 @@ def run(
     """
     from profiler.host import find_devices, read_host
     from profiler.measure.defaults import default_model, default_tps
+    from specs.families import why_not_run
     from specs.model import load_model
 
     host = read_host()
     chosen = load_model(model or default_model(gpu))
+    refused = why_not_run(str(chosen.config.get("model_type")))
+    if refused:
+        raise RunError(refused)
     degrees = ",".join(map(str, tps or (1, 2, 4)))
     devices, remarks = find_devices(
         host,

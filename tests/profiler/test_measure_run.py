@@ -297,11 +297,12 @@ def test_nothing_measured_at_all_is_an_error_with_the_reason(model: Path, tmp_pa
         assert opened.profile_run(1).status is RunStatus.FAILED
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_family_that_cannot_be_measured_is_refused_by_name_and_leaves_nothing(
-    tmp_path: Path,
+    tmp_path: Path, more: list[str]
 ) -> None:
     store = tmp_path / "store.db"
-    words = command(tmp_path, store)
+    words = command(tmp_path, store, *more)
     words[words.index("--model") + 1] = "opt-350m"
     done = run(words)
     assert done.returncode == 1
