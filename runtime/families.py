@@ -156,7 +156,7 @@ class DiscoveredFamily:
 
     def call(self, block: int, seq_len: int, device: torch.device, dtype: torch.dtype) -> Call:
         """What the model's own forward gives this block at this length."""
-        frame = self.found.frame.to(device=device, dtype=dtype)
+        frame = self.found.frame.prepare(device, dtype)
         args, kwargs = frame.run(torch.zeros((1, seq_len), dtype=torch.long, device=device)).calls[
             block
         ]

@@ -251,6 +251,16 @@ class Frame(nn.Module):
         self.recorders = [_Recorder(block) for block in blocks]
         setattr(self.model.base_model, name, nn.ModuleList(self.recorders))
 
+    def prepare(self, device: torch.device, dtype: torch.dtype) -> Frame:
+        """Move to a device, with hidden states of a precision.
+
+        Buffers stay as they are: rotary frequencies rounded to 16 bit are other positions.
+        """
+        self.to(device)
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(dtype)
+        return self
+
     @torch.no_grad()
     def run(self, tokens_BS: Tensor) -> FrameRun:
         """One forward over tokens smaller than the frame's vocabulary."""

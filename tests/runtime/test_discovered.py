@@ -193,6 +193,17 @@ def test_a_block_that_its_plan_does_not_split_is_refused_by_the_name_of_its_fami
         assert "doge cannot run as its tensor-parallel plan splits it" in said[1]
 
 
+def test_rotary_positions_are_rounded_after_they_are_computed(
+    some_models: dict[str, Model],
+) -> None:
+    family = family_of(some_models["olmo2"])
+    exact = family.call(0, 40, CPU, torch.float32)[1]["position_embeddings"]
+    rounded = family.call(0, 40, CPU, torch.bfloat16)[1]["position_embeddings"]
+    for a, b in zip(exact, rounded, strict=True):
+        assert torch.equal(b.float(), a.to(b.dtype).float())
+        assert float((b.float() - a.float()).abs().max()) < 2**-8
+
+
 def test_another_transformers_than_the_one_that_described_a_model_is_noticed() -> None:
     model = Model.from_config("gemma", tiny_config("gemma"))
     config = dict(model.config)
