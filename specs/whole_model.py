@@ -44,11 +44,9 @@ def decoder_config(config: Mapping[str, Any], where: str) -> Any:
         cause = " ".join(str(error.__cause__ or error).split())
         raise SpecError(f"{where}: transformers refuses this {family} config: {cause}") from None
     if not getattr(found, "base_model_tp_plan", None):
-        inner = next((name for name in _TEXT_CONFIG if isinstance(config.get(name), dict)), None)
         raise SpecError(
             f"{where}: models of family {family!r} cannot be split: their config carries no "
-            "tensor-parallel plan"
-            + (f"; give its {inner} as a config.json of its own" if inner else "")
+            "tensor-parallel plan" + _hint(config)
         )
     if type(found) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise SpecError(
@@ -56,6 +54,11 @@ def decoder_config(config: Mapping[str, Any], where: str) -> Any:
             "has no causal language model of it"
         )
     count = getattr(found, "num_hidden_layers", None)
+    if count is None:
+        raise SpecError(
+            f"{where}: models of family {family!r} cannot be split layer by layer: their config "
+            "has no num_hidden_layers of its own" + _hint(config)
+        )
     if not isinstance(count, int) or count < 1:
         raise SpecError.in_file(where, "num_hidden_layers", count, "a whole number of at least 1")
     for name in list(vars(found)):
@@ -71,6 +74,12 @@ def decoder_config(config: Mapping[str, Any], where: str) -> Any:
     found._attn_implementation = "sdpa" if fused else "eager"
     found._experts_implementation = "eager"
     return found
+
+
+def _hint(config: Mapping[str, Any]) -> str:
+    """What to do with the config of a model of more than text."""
+    inner = next((name for name in _TEXT_CONFIG if isinstance(config.get(name), dict)), None)
+    return f"; give its {inner} as a config.json of its own" if inner else ""
 
 
 def _model_class(config: Any) -> Any:

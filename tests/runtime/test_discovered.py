@@ -227,7 +227,7 @@ def test_every_family_with_a_plan_equals_its_whole_model_or_is_refused_by_name(
             models.append(Model.from_config(family, tiny_config(family)))
         except ArachneError as error:
             refused[family] = str(error)
-    assert all(family in line for family, line in refused.items())
+    assert not [line for family, line in refused.items() if family not in line]
     assert len(models) > len(refused)
     ranks = run_ranks(2, tmp_path, _share, models, timeout_s=2000)
     wrong = {}

@@ -145,6 +145,7 @@ def test_heads_and_widths_that_do_not_divide_are_refused_with_the_numbers() -> N
             {"model_type": "gemma", "num_hidden_layers": 0},
             "num_hidden_layers is 0, expected a whole",
         ),
+        ({"model_type": "llama4"}, "family 'llama4' cannot be split layer by layer: their config"),
         ({"model_type": "gemma", FIELD: {"blocks": 3}}, "arachne_layers is"),
     ],
 )
