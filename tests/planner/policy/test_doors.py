@@ -103,7 +103,7 @@ def test_a_cluster_without_room_is_said_in_one_line(folder: Path) -> None:
 def test_training_writes_weights_metrics_and_a_record(tmp_path: Path) -> None:
     weights, store = tmp_path / "my.safetensors", str(tmp_path / "s.db")
     words = ["train", "--models", "llama-3-8b", "--gpus", "a100-80gb,h100", "--compositions", "2"]
-    words += ["--steps", "1", "--limit-s", "60", "--workers", "1", "--store", store]
+    words += ["--steps", "1", "--limit-s", "3600", "--workers", "1", "--store", store]
     found = run(*words, "-o", str(weights), "--json")
     assert found.exit_code == 0, found.output
     said = json.loads(found.stdout)
