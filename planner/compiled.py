@@ -1,4 +1,4 @@
-"""Where compiled code is kept between processes, and saying that the first use compiles.
+"""Where compiled code is kept between processes.
 
 numba looks only at the file of the function that it caches: a change in a file whose functions it
 calls would go unnoticed, and stale machine code be run. So the folder is named by a hash of all
@@ -7,19 +7,13 @@ compiled sources. Import this before anything that is compiled.
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import logging
 import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numba
-from numba.core import event as events
-
-log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 _COMPILES = re.compile(r"^\s*(?:from|import) (?:numba|planner\.kernel\.jit)\b", re.MULTILINE)
@@ -56,26 +50,3 @@ def _folder() -> Path:
 
 if "NUMBA_CACHE_DIR" not in os.environ:
     numba.config.CACHE_DIR = str(_folder())
-
-
-def is_compiled() -> bool:
-    """Whether machine code of the kernel is there already; if not, first use takes a while."""
-    return any(Path(numba.config.CACHE_DIR).rglob("*.nbc"))
-
-
-class _Collector(events.Listener):  # type: ignore[misc]
-    """Frees what the compiler leaves in rings after each function: a tenth of its peak memory."""
-
-    def on_start(self, event: Any) -> None:
-        """Nothing to free yet."""
-
-    def on_end(self, event: Any) -> None:
-        """A function has been compiled."""
-        gc.collect()
-
-
-def announce_compilation() -> None:
-    """Say on the log that the kernel is compiled now, where it is, and spare memory in doing so."""
-    if not is_compiled():
-        log.warning("compiling the planner's kernel: about a minute, once after each install")
-        events.register("numba:compile", _Collector())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import planner.compiled
+from planner.compiling import ensure_compiled
 from planner.filled import FilledTemplate
 from planner.kernel.explore import explore
 from planner.kernel.fill import fill, fill_many, prepare, price_laid
@@ -86,9 +86,10 @@ class Engine:
     def __init__(
         self, problem: Problem, *, templates: int = MOST_TEMPLATES, stages: int = MOST_STAGES
     ) -> None:
-        planner.compiled.announce_compilation()
         self.problem = problem
         self.compiled: Compiled = compile_problem(problem)
+        if self.compiled.kinds:
+            ensure_compiled(problem)
         self.tables = self.compiled.tables
         self.depth = max(1, min(stages, problem.model.blocks, problem.cluster.gpus))
         self.templates = max(1, min(templates, problem.cluster.gpus))
@@ -99,14 +100,28 @@ class Engine:
 
     def compile(self) -> None:
         """Make machine code of everything now, or load it, so that no search is timed with it."""
+        self.compile_fill()
+        self.compile_explore()
+
+    def compile_fill(self) -> None:
+        """Of fills and prices."""
         none, width = np.zeros((0, self.depth), np.int64), np.zeros(0, np.int64)
         if len(self.kinds):
             self.prepare(0)
             self.fill_kinds(0, (0,))
         self.fill_many(0, none, width, width)
         self.price(())
+        self._forget()
+
+    def compile_explore(self) -> None:
+        """Of the exhaustive search."""
+        none, width = np.zeros((0, self.depth), np.int64), np.zeros(0, np.int64)
         worth = np.zeros(len(self.tables.node_int[0]))
         self.explore(none, width, worth, self.incumbent(), templates=1, first=0, last=0)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Count from the start again."""
         self.room.why[EVALUATIONS] = 0
         self.room.tally[:] = 0
         self.room.closest[:] = np.inf

@@ -19,7 +19,7 @@ def compiled(function: FunctionT) -> FunctionT:
 
 
 def in_place(function: FunctionT) -> FunctionT:
-    """Compile a function that works on the arrays it was given and makes none.
+    """Compile a function that works on the arrays it was given: it makes and returns none.
 
     Without making any it need not count references, which costs an atomic increment and decrement
     of each array of Tables, Laid and Room in a call: more than many of these functions compute.
