@@ -168,9 +168,10 @@
       { key: "reason", title: "Reason", type: "text", wide: true },
     ], { pager: document.getElementById("answers-pager"), none: "No answer." });
     const form = document.getElementById("choose");
+    const short = (name) => (name.length > 70 ? name.slice(0, 69) + "…" : name);
     const questions = new Map(answers.map((row) => [String(row.comparison_id), row.question]));
     const tables = [...new Set(answers.filter((row) => row.table).map((row) => `${row.suite}: ${row.table}`))];
-    form.elements.question.replaceChildren(new Option(questions.size === 1 ? "the question" : `all ${W.plural(questions.size, "question")}`, ""), ...tables.map((name) => new Option(`table ${name}`, TABLE + name)), ...[...questions].map(([id, name]) => new Option(name.length > 70 ? name.slice(0, 69) + "…" : name, id)));
+    form.elements.question.replaceChildren(new Option(questions.size === 1 ? "the question" : `all ${W.plural(questions.size, "question")}`, ""), ...tables.map((name) => new Option(short(`table ${name}`), TABLE + name)), ...[...questions].map(([id, name]) => new Option(short(name), id)));
     const show = () => {
       view = answers.filter(inView);
       table.set(view);

@@ -17,7 +17,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from db.records import ComparisonRow, NewComparison, NewReconfiguration
+from db.records import (
+    ComparisonRow,
+    CurvePoint,
+    NewComparison,
+    NewPolicy,
+    NewReconfiguration,
+    SearchCurve,
+)
 from db.store import Store, open_store
 from planner.evaluate import evaluate_plan
 from reports.page import Provenance, write_page
@@ -122,6 +129,8 @@ def test_all_pages_of_a_set_open_on_a_desk_and_on_a_phone(
                 assert marks(page, figure) > 0, (name, figure)
         small = phone.open(folder / f"{name}.html")
         assert sideways(small) <= 0, name
+        ends = "all => all.map(e => e.getBoundingClientRect().right)"
+        assert all(x <= 360 for x in small.locator("select").evaluate_all(ends)), name
         assert small.evaluate("getComputedStyle(document.body).backgroundColor") == (
             "rgb(14, 19, 24)"
         )
@@ -291,7 +300,8 @@ def test_nasty_names_do_nothing_on_any_page(store: Store, tmp_path: Path, visit:
     run = fill_with_profiles(store, ["h100"], origin=NASTY_NAMES[4])
     store.add_model(model)
     for name in NASTY_NAMES:
-        question = NewComparison(name, model, Workload(16, 128), cluster, name, name)
+        options = {"table": name}
+        question = NewComparison(name, model, Workload(16, 128), cluster, name, name, options)
         comparison = store.add_comparison(question)
         plan = straight_plan(cluster, model=model, planner=name, global_batch=16)
         plan_id = store.add_plan(predicted(plan, 100.0, runs=[run]), rejected={name: 3})
@@ -299,8 +309,12 @@ def test_nasty_names_do_nothing_on_any_page(store: Store, tmp_path: Path, visit:
         row = ComparisonRow(name, plan_id, "ok", name, 100.0, 1.0, 5, {name: 2})
         store.add_comparison_row(comparison, row)
         store.add_comparison_row(comparison, ComparisonRow("other", None, "no plan", name))
+        points = (CurvePoint(1, 120.0), CurvePoint(9, 100.0))
+        store.add_search_curve(comparison, SearchCurve(name, points))
         event = NewReconfiguration(name, None, plan_id, {name: 5.0}, run=name, host=name)
-        store.add_reconfiguration(event)
+        store.add_reconfiguration(replace(event, origin=name, reason=name))
+        policy = NewPolicy(name, name, [name], {}, name, origin=name, host=name)
+        store.add_policy(policy)
     write_set(store, tmp_path / "out", MADE, [plan_id], lambda _: None)
     started = visit()
     for path in sorted((tmp_path / "out").glob("*.html")):
