@@ -93,7 +93,7 @@ def refuse(room: Room) -> None:
 
 
 @in_place
-def _price_split(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
+def price_split(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
     """Split by the allowed options and price the whole plan; -1 where it is refused."""
     room.why[EVALUATIONS] += 1
     depth = laid.shape[DEPTH, k]
@@ -153,7 +153,7 @@ def _tiled(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
                 widest = max(widest, _width(tables, room, s, x))
             for x in range(room.options.stage_int[OPTIONS, s]):
                 room.options.whole[ALLOWED, s, x] = _width(tables, room, s, x) >= min(size, widest)
-        took = _price_split(tables, laid, k, pace, room)
+        took = price_split(tables, laid, k, pace, room)
         if took >= 0 and (best < 0 or took < best * CLEARLY):
             best = took
             _keep(room, depth)
@@ -172,7 +172,7 @@ def _tiled(tables: Tables, laid: Laid, k: int, pace: int, room: Room) -> float:
             for tiling in tables.tile[ORDER]:
                 if not _allow(laid, k, q, tiling, room):
                     continue
-                took = _price_split(tables, laid, k, pace, room)
+                took = price_split(tables, laid, k, pace, room)
                 if took >= 0 and took < best * CLEARLY:
                     best = took
                     better = True
@@ -225,7 +225,7 @@ def fill_placed(tables: Tables, laid: Laid, k: int, room: Room) -> float:
         refuse(room)
         return -1.0
     if not tables.experts > 1:
-        return float(_price_split(tables, laid, k, pace, room))
+        return float(price_split(tables, laid, k, pace, room))
     took = _tiled(tables, laid, k, pace, room)
     if took >= 0:
         low = 0

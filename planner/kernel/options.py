@@ -65,7 +65,7 @@ def stage_options(tables: Tables, laid: Laid, k: int, alone: int, room: Room) ->
         looked_at = replicas if tables.gpu_pools[gpu] > 1 else 1
         row = 0
         for x in range(tables.tile.shape[1]):
-            if tables.experts > 1 and not _exists(tables, laid, k, s, x):
+            if tables.experts > 1 and not tiling_exists(tables, laid, k, s, x):
                 continue
             options.real[:, s, row] = 0.0
             options.block[:, s, row, :] = 0.0
@@ -77,8 +77,8 @@ def stage_options(tables: Tables, laid: Laid, k: int, alone: int, room: Room) ->
                 if p != before:
                     before = p
                     kept = min(alone, depth - s)
-                    _add_ends(tables.end, options.real, s, row, p, q, b, depth, kept)
-                    _add_blocks(tables.block, options.block, s, row, p, q, b, x, kept)
+                    add_ends(tables.end, options.real, s, row, p, q, b, depth, kept)
+                    add_blocks(tables.block, options.block, s, row, p, q, b, x, kept)
                     limit = min(options.stage_real[LIMIT, s], tables.pool_limit[p])
                     options.stage_real[LIMIT, s] = limit
                     known = known and not np.isnan(
@@ -107,7 +107,7 @@ def stage_options(tables: Tables, laid: Laid, k: int, alone: int, room: Room) ->
 
 
 @inlined
-def _add_ends(
+def add_ends(
     end: Array, real: Array, s: int, row: int, p: int, q: int, b: int, depth: int, kept: int
 ) -> None:
     """Raise the fixed figures of a stage to those of its embedding and head on a pool."""
@@ -127,7 +127,7 @@ def _add_ends(
 
 
 @inlined
-def _add_blocks(
+def add_blocks(
     block: Array, raised: Array, s: int, row: int, p: int, q: int, b: int, x: int, kept: int
 ) -> None:
     """Raise the figures per block of a stage to those on a pool."""
@@ -140,7 +140,7 @@ def _add_blocks(
 
 
 @inlined
-def _exists(tables: Tables, laid: Laid, k: int, s: int, x: int) -> bool:
+def tiling_exists(tables: Tables, laid: Laid, k: int, s: int, x: int) -> bool:
     """Whether a stage may be tiled so: divisible, and each ETP group inside one node."""
     tp, depth = tables.kind_int[TP, laid.stage[KIND, k, s]], laid.shape[DEPTH, k]
     ep, etp = tables.tile[EP, x], tables.tile[ETP, x]

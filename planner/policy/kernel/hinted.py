@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.kernel.fill import _price_split, refuse
+from planner.kernel.fill import price_split, refuse
 from planner.kernel.jit import in_place, inlined
-from planner.kernel.options import _add_blocks, _add_ends, _exists
+from planner.kernel.options import add_blocks, add_ends, tiling_exists
 from planner.kernel.price import dispatch
 from planner.kernel.state import (
     ALLOWED,
@@ -93,7 +93,7 @@ def price_hinted(tables: Tables, laid: Laid, k: int, tiles: Array, room: Room) -
             room.why[EVALUATIONS] += 1
             refuse(room)
             return -1.0
-    return float(_price_split(tables, laid, k, pace, room))
+    return float(price_split(tables, laid, k, pace, room))
 
 
 @inlined
@@ -104,7 +104,7 @@ def _option(
 
     One option of planner.kernel.options.stage_options.
     """
-    if not _exists(tables, laid, k, s, x):
+    if not tiling_exists(tables, laid, k, s, x):
         return False
     depth, replicas, b = laid.shape[DEPTH, k], laid.shape[REPLICAS, k], laid.shape[BATCH, k]
     options, q = room.options, laid.stage[KIND, k, s]
@@ -119,8 +119,8 @@ def _option(
             continue
         before = p
         kept = min(alone, depth - s)
-        _add_ends(tables.end, options.real, s, row, p, q, b, depth, kept)
-        _add_blocks(tables.block, options.block, s, row, p, q, b, x, kept)
+        add_ends(tables.end, options.real, s, row, p, q, b, depth, kept)
+        add_blocks(tables.block, options.block, s, row, p, q, b, x, kept)
         options.stage_real[LIMIT, s] = min(options.stage_real[LIMIT, s], tables.pool_limit[p])
         if np.isnan(tables.end[EMBEDDING, MS, p, q, b] + tables.end[HEAD, MS, p, q, b]):
             return False
