@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from planner.profiles import LayerRowKey, ProfileSet, holds_every_layer
 from specs.cluster import Cluster
+from specs.discovered import FIELD
 from specs.gpu import gpu_type
-from specs.layer import LayerKind
+from specs.layer import LayerKind, LayerType
 from specs.model import Model
 from specs.profile import Operation
 from specs.topology import Topology
@@ -59,16 +60,16 @@ def _layer_complaint(
         lacks = next(
             (layer for layer in model.layer_types if layer.hash not in held), model.layers[0]
         )
-        return f"no profile of {describe_layer(gpu, lacks.kind, 1, workload)}"
+        return f"no profile of {describe_layer(gpu, lacks, 1, workload)}"
     if profiles.host(gpu) is None:
         return f"no host profile of {gpu}"
     return ""
 
 
-def describe_layer(gpu: str, kind: LayerKind, tp: int, workload: Workload) -> str:
+def describe_layer(gpu: str, layer: LayerType, tp: int, workload: Workload) -> str:
     """A layer key as a person reads it."""
     return (
-        f"{gpu} {kind.value} at tp={tp} seq_len={workload.seq_len} dtype={workload.dtype.value} "
+        f"{gpu} {layer.label} at tp={tp} seq_len={workload.seq_len} dtype={workload.dtype.value} "
         f"recompute={workload.recompute.value} optimizer={workload.optimizer.value}"
     )
 
@@ -99,7 +100,11 @@ def completing_command(
     *,
     links_only: bool = False,
 ) -> str:
-    """The command line that writes every row that planning needs for these GPU types."""
+    """The command line that writes every row that planning needs for these GPU types.
+
+    Of a family without a closed form nothing can be estimated: its layers are measured, each GPU
+    type on a host that has it.
+    """
     if model.config.get("model_type") == "sailor":
         return "arachne-prof import sailor PATH"
     largest = max(node.gpus for node in cluster.nodes if node.gpu in gpus)
@@ -116,7 +121,11 @@ def completing_command(
             options += f" --{name} {value}"
     commands: list[str] = []
     others = [gpu for gpu in gpus if not gpu_type(gpu).is_cpu]
-    if others:
+    if others and FIELD in model.config:
+        if not links_only:
+            commands += [f"arachne-prof run --gpu {gpu} {options}" for gpu in others]
+        commands += [f"arachne-prof links --gpu {gpu}" for gpu in others]
+    elif others:
         links = _unusual_topologies(others, cluster)
         commands.append(f"arachne-prof estimate --gpu {','.join(others)} {options}{links}")
     if len(others) < len(gpus):

@@ -61,7 +61,7 @@ def layer_names(models: Iterable[Model], layer_types: Iterable[LayerType]) -> di
     for layer in layer_types:
         who = users.get(layer.hash, [])
         shown = ", ".join(who[:3]) + (f" and {len(who) - 3} more" if len(who) > 3 else "")
-        names[layer.hash] = f"{layer.kind.value} of {shown}" if who else f"{layer.kind.value}"
+        names[layer.hash] = f"{layer.label} of {shown}" if who else layer.label
     twice = {name for name in names.values() if list(names.values()).count(name) > 1}
     return {h: f"{name} ({h[:6]})" if name in twice else name for h, name in names.items()}
 

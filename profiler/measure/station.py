@@ -18,6 +18,7 @@ from runtime.collectives import group_rank
 from runtime.drift import reference_ms
 from runtime.experts import ExpertTiling
 from runtime.families import family_of
+from runtime.meeting import meeting_store
 from runtime.optimizer import import_optimizers
 from specs.errors import RunError
 from specs.gpu import gpu_type
@@ -62,7 +63,7 @@ class Station:
         ranks, rank = setup["ranks"], setup["rank"]
         if rank == 0:
             # Made before its port is told: nobody can take it in between.
-            store = TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
+            store = meeting_store("127.0.0.1")
             exchange_port(store.port)
         else:
             store = TCPStore("127.0.0.1", exchange_port(None), ranks, is_master=False)

@@ -12,7 +12,7 @@ from planner.missing import completing_command
 from profiler.cli import main as arachne_prof
 from specs.cluster import Cluster, Node
 from specs.gpu import gpu_type
-from specs.model import load_model
+from specs.model import Model, load_model
 from specs.topology import Topology
 
 
@@ -55,3 +55,16 @@ def test_links_that_are_not_estimated_unasked_stand_in_the_command_and_it_writes
 
     with open_store(store) as opened:
         assert {row.profile.topology for row in opened.link_profiles()} == {link}
+
+
+def test_layers_of_a_discovered_family_are_measured_for_nothing_can_be_estimated() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 96}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    model = Model.from_config("small-gemma", {"model_type": "gemma", **sizes, **heads})
+    usual = cluster_of(*((gpu, gpu_type(gpu).default_topology) for gpu in ("a6000", "h100")))
+    command = completing_command(["a6000", "h100"], model, model.default_workload, usual)
+    assert command == (
+        "arachne-prof run --gpu a6000 --model small-gemma --tp 1,2,4 && "
+        "arachne-prof run --gpu h100 --model small-gemma --tp 1,2,4 && "
+        "arachne-prof links --gpu a6000 && arachne-prof links --gpu h100"
+    )
