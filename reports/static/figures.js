@@ -107,7 +107,7 @@ Arachne.Figure = class {
     // Plotly writes into what it is given: a second drawing starts from a fresh copy.
     return Plotly.react(this.plot, Arachne.resolve(this.made.traces), Arachne.resolve({ ...layout, height, ...width }), {
       // On a phone plotly's buttons would cover the figure, and fingers need none of them.
-      responsive: true, displaylogo: false, ...(narrow ? { displayModeBar: false } : {}),
+      responsive: true, displaylogo: false, ...(matchMedia("(max-width: 40rem)").matches ? { displayModeBar: false } : {}),
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
       toImageButtonOptions: { format: "png", scale: 2, filename: this.file },
       modeBarButtonsToAdd: [{ name: "svg", title: "Download plot as SVG", icon: Plotly.Icons.disk, click: () => this.save("svg") }],
