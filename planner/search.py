@@ -15,6 +15,7 @@ from planner.filled import FilledTemplate
 from planner.problem import Problem
 from planner.refusal import Refusal
 from planner.result import Budget, PlanResult, Status
+from specs.layer import LayerKind
 from specs.units import human_bytes
 from specs.workload import Recompute
 
@@ -127,16 +128,19 @@ class Search:
         reason, count = self.rejected.most_common(1)[0]
         line = f"no plan: {count:,} of {self.evaluations:,} candidates refused for {reason}"
         if self.closest is not None:
+            over = self.closest.over_bytes
             line += (
-                f"; the closest one lacks {human_bytes(self.closest.over_bytes)} "
-                f"({self.closest.reason}): {self._more_memory(self.closest.over_bytes)} would "
-                "make one possible"
+                f"; the closest one lacks {human_bytes(over)} ({self.closest.reason}) at least: "
+                f"try {self._more_memory(over)}"
             )
         return line
 
     def _more_memory(self, over_bytes: float) -> str:
         """What could give so much more memory to a stage, in words for the user."""
         ways = ["more GPUs or larger ones"]
+        moe = any(layer.kind is LayerKind.MOE_BLOCK for layer in self.problem.model.layer_types)
+        if moe and not self.problem.expert_tiling:
+            ways.insert(0, "expert tiling, without --no-expert-tiling,")
         if self.problem.workload.recompute is Recompute.NONE:
             ways.append("--recompute full")
         usable = max((h.usable_bytes for h in self.problem.profiles.hosts.values()), default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -65,6 +66,17 @@ class ArachneGroup(click.Group):
             # The reader of our output left (`| head`): nothing is wrong, and nobody is listening.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
+
+
+class Number(click.FloatRange):
+    """A number of a range: nan, which click lets through any range, and inf are none."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number. Fails as click does for what is none."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 def store_option(command: CommandT) -> CommandT:

@@ -8,6 +8,8 @@ from typing import Any
 from specs.errors import SpecError
 from specs.layer import LayerKind, LayerType, Shape
 
+MOST_BLOCKS, MOST_SIZE = 10_000, 10**9  # beyond anything that is built; a check of nonsense
+
 
 class ConfigReader:
     """Reads fields of a config.json and refuses bad ones with file, field, value, expected."""
@@ -23,7 +25,7 @@ class ConfigReader:
                 value = self.config[name]
                 if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                     raise SpecError.in_file(self.where, name, value, "a whole number of at least 1")
-                return value
+                return self.within(name, value)
         if default is not None:
             return default
         raise SpecError.in_file(self.where, names[0], None, "a whole number of at least 1")
@@ -35,6 +37,13 @@ class ConfigReader:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise SpecError.in_file(self.where, name, value, "a whole number of at least 0")
+        return self.within(name, value)
+
+    def within(self, name: str, value: int) -> int:
+        """The number, if it is not beyond anything that is built."""
+        most = MOST_BLOCKS if name in ("num_hidden_layers", "num_layers") else MOST_SIZE
+        if value > most:
+            raise SpecError.in_file(self.where, name, value, f"at most {most:,}")
         return value
 
     def text(self, name: str, default: str) -> str:

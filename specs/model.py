@@ -13,7 +13,7 @@ from typing import Any
 
 from specs.discovered import FIELD, layers_of_document
 from specs.errors import SpecError
-from specs.families import FAMILIES, layers_of
+from specs.families import FAMILIES, ConfigReader, layers_of
 from specs.layer import LayerType
 from specs.workload import DType, Workload
 
@@ -40,7 +40,9 @@ class Model:
         layers then stand in the config, and are the same wherever the model is read again.
         """
         config = dict(config)
-        if config.get("model_type") not in FAMILIES:
+        family = config.get("model_type")
+        if not isinstance(family, str) or family not in FAMILIES:
+            ConfigReader(config, where).positive("num_hidden_layers", "num_layers", default=1)
             if FIELD not in config:
                 from specs.discovery import discover  # torch and transformers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,19 @@ from specs.gpu import gpu_type
 from specs.model import Model
 from specs.plan import Place, Plan, Replica, Stage, Template
 from specs.prediction import Prediction, StageMemory, StagePrediction
-from specs.workload import DType, Optimizer, Recompute, Workload
+from specs.workload import (
+    MOST_GLOBAL_BATCH,
+    MOST_SEQ_LEN,
+    DType,
+    Optimizer,
+    Recompute,
+    Workload,
+)
 
 SCHEMA_VERSION = 1
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Index = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class ModelFile(Document):
@@ -32,8 +42,10 @@ class ModelFile(Document):
 class WorkloadFile(Document):
     """How it is trained."""
 
-    global_batch: int = Field(ge=1, le=10**9, description="sequences per optimizer step")
-    seq_len: int = Field(ge=1, le=10**8, description="tokens per sequence")
+    global_batch: int = Field(
+        ge=1, le=MOST_GLOBAL_BATCH, description="sequences per optimizer step"
+    )
+    seq_len: int = Field(ge=1, le=MOST_SEQ_LEN, description="tokens per sequence")
     dtype: DType
     optimizer: Optimizer
     recompute: Recompute
@@ -43,31 +55,31 @@ class StageFile(Document):
     """Consecutive layers [first, end) on one TP group."""
 
     gpu: str
-    tp: int = Field(ge=1)
-    layers: tuple[int, int]
-    ep: int = Field(1, ge=1)
-    etp: int = Field(1, ge=1)
+    tp: Count
+    layers: tuple[Index, Index]
+    ep: Count = 1
+    etp: Count = 1
 
 
 class PlaceFile(Document):
     """The GPUs of one TP group."""
 
     node: str
-    gpus: list[int]
+    gpus: list[Index]
 
 
 class ReplicaFile(Document):
     """One copy of the pipeline and its share of the batch."""
 
-    micro_batches: int = Field(ge=1)
-    last_micro_batch: int = Field(ge=1)
+    micro_batches: Count
+    last_micro_batch: Count
     places: list[PlaceFile]
 
 
 class TemplateFile(Document):
     """A pipeline and its replicas."""
 
-    micro_batch: int = Field(ge=1)
+    micro_batch: Count
     stages: list[StageFile] = Field(min_length=1)
     replicas: list[ReplicaFile] = Field(min_length=1)
 

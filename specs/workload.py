@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from specs.errors import SpecError
 
+MOST_GLOBAL_BATCH, MOST_SEQ_LEN = 10**9, 10**8  # beyond any use; larger would not fit floats
+
 
 class DType(StrEnum):
     """Precision of weights, activations and gradients."""
@@ -62,11 +64,14 @@ class Workload:
     recompute: Recompute = Recompute.NONE
 
     def __post_init__(self) -> None:
-        if self.global_batch < 1 or self.seq_len < 1:
-            raise SpecError(
-                "a workload has a global batch and a sequence length of at least 1, got "
-                f"global batch {self.global_batch} and sequence length {self.seq_len}"
-            )
+        for name, value, most in (
+            ("global batch", self.global_batch, MOST_GLOBAL_BATCH),
+            ("sequence length", self.seq_len, MOST_SEQ_LEN),
+        ):
+            if not 1 <= value <= most:
+                raise SpecError(
+                    f"a workload has a {name} of at least 1 and at most {most:,}, got {value:,}"
+                )
 
     @property
     def state_bytes_per_parameter(self) -> int:

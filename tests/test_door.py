@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from specs.door import ArachneGroup, json_option, print_json, store_option
+from specs.door import ArachneGroup, Number, json_option, print_json, store_option
 from specs.errors import SpecError
 
 
@@ -62,3 +62,15 @@ def test_a_lazy_command_is_listed_and_runs() -> None:
 def test_json_refuses_what_json_cannot_say() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"x": float("nan")})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+def test_a_number_that_is_none_is_refused_by_the_name_of_its_option(value: str) -> None:
+    @click.command()
+    @click.option("--budget-s", type=Number(min=0, min_open=True))
+    def search(budget_s: float) -> None:
+        """Never reached."""
+
+    done = CliRunner().invoke(search, ["--budget-s", value])
+    assert done.exit_code == 2
+    assert "--budget-s" in done.stderr

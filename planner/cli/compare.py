@@ -8,7 +8,7 @@ import click
 
 from planner.cli.certificate import certificate_option
 from planner.cli.question import planning_options, question_of, workload_options
-from specs.door import json_option, store_option, verbosity_options
+from specs.door import Number, json_option, store_option, verbosity_options
 
 # What a suite says itself, so that it cannot be said beside it.
 _OF_ONE_QUESTION = (
@@ -35,7 +35,7 @@ _OF_ONE_QUESTION = (
 @click.option("--tables", metavar="NAMES", help="Of the suite only these tables, with commas.")
 @click.option(
     "--budget-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="Ceiling on each planner's search, in seconds.  [default: 600, or as the suite says]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what searches draw.")

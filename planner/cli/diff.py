@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from specs.door import json_option, store_option, verbosity_options
@@ -30,7 +32,7 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
         print_json(found)
         return
     out = console()
-    for name, side in (("first", found["first"]), ("second", found["second"])):
+    for name, side in zip(("first", "second"), sides(found), strict=True):
         time = f"{side['iteration_s']:.3f} s" if "iteration_s" in side else "not priced"
         out.print(
             f"{name}: {side['model']} on {side['cluster']}, {side['planner']}: {time}, "
@@ -40,12 +42,16 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
         )
         for k, shape in enumerate(side["templates"]):
             out.print(f"  template {k}: {shape}", soft_wrap=True, highlight=False, markup=False)
+    if len({(side["model"], side["global_batch"]) for side in sides(found)}) > 1:
+        batches = " and ".join(str(side["global_batch"]) for side in sides(found))
+        out.print(f"other questions (global batches {batches}): their times do not compare")
     if found["same"]:
         out.print("the same layout")
         return
     if found["iteration_ratio"] is not None:
         change = found["iteration_ratio"] - 1
-        out.print(f"the second takes {change:+.1%} of the first's time", highlight=False)
+        words = f"{abs(change):.1%} {'more' if change > 0 else 'less'} time than the first"
+        out.print(f"the second takes {words}" if change else "both take as long", highlight=False)
     out.print(
         f"{found['gpus_moved']} GPUs hold other layers, {found['gpus_only_in_first']} only the "
         f"first uses, {found['gpus_only_in_second']} only the second",
@@ -60,3 +66,8 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
             soft_wrap=True,
             highlight=False,
         )
+
+
+def sides(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the document says of the first plan, and of the second."""
+    return found["first"], found["second"]

@@ -12,6 +12,7 @@ from specs.door import json_option, store_option, verbosity_options
 
 if TYPE_CHECKING:
     from db.store import Store
+    from planner.idle import IdleGpus
     from specs.plan import Plan
 
 
@@ -69,7 +70,22 @@ def evaluate(plan: str, certificate: str, store: str, as_json: bool, **options: 
     for line in [*summary_lines(plans[0]), *template_lines(plans[0])]:
         out.print(line, soft_wrap=True, highlight=False)
     out.print(stage_table(plans[0], details=True))
+    for one in _idle(store, plans[0], question):
+        out.print(f"idle: {one}", soft_wrap=True, highlight=False)
     out.print(f"stored as plan {ids[0]}", highlight=False)
+
+
+def _idle(store: str, plan: Plan, question: Question) -> list[IdleGpus]:
+    """What the plan leaves idle, and why."""
+    from db.store import open_store
+    from planner.evaluate import plan_problem
+    from planner.idle import idle_reasons
+    from specs.profile import Source
+
+    source = Source(question.source) if question.source else None
+    with open_store(store) as opened:
+        problem = plan_problem(opened, plan, source=source, headroom=question.headroom)
+    return idle_reasons(problem, plan)
 
 
 def _priced_plans(store: Store, reference: str, question: Question) -> tuple[list[Plan], bool]:

@@ -51,6 +51,7 @@ def explain(
     )
     from planner.evaluate import evaluate_plan, plan_problem, with_bound
     from planner.explanation import explain_plan
+    from planner.idle import idle_reasons
     from planner.passes import plan_tracks
     from planner.trace import chrome_trace
     from specs.door import console, print_json
@@ -64,19 +65,21 @@ def explain(
         problem = plan_problem(opened, given, source=chosen, headroom=headroom)
     priced = with_bound(priced, prove_bound(problem, certificate))
     found = explain_plan(problem, priced)
+    idle = idle_reasons(problem, priced)
     if trace:
         tracks = plan_tracks(problem, priced)
         write_atomically(trace, json.dumps(chrome_trace(tracks)) + "\n")
     whole = prediction_of(priced).iteration_ms
     if as_json:
         more: dict[str, Any] = {"explanation": found.to_json(whole)}
+        more["idle"] = [one.to_json() for one in idle]
         print_json(answer_document(priced, more))
         return
     out = console()
     for line in [*summary_lines(priced), *template_lines(priced)]:
         out.print(line, soft_wrap=True, highlight=False)
     out.print(stage_table(priced, details=True))
-    for line in found.limits:
+    for line in [*(f"idle: {one}" for one in idle), *found.limits]:
         out.print(line, soft_wrap=True, highlight=False)
     for k, (simulated, closed) in enumerate(
         zip(found.simulated_ms, found.closed_form_ms, strict=True)

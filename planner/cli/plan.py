@@ -8,7 +8,7 @@ import click
 
 from planner.cli.certificate import certificate_option
 from planner.cli.question import planning_options, question_of, workload_options
-from specs.door import json_option, store_option, verbosity_options
+from specs.door import Number, json_option, store_option, verbosity_options
 
 PLANNER_HELP = "How plans are searched."
 DEFAULT_BUDGET_S = 30.0
@@ -20,7 +20,7 @@ DEFAULT_BUDGET_S = 30.0
 @click.option("--planner", default=None, help=f"{PLANNER_HELP}  [default: arachne]")
 @click.option(
     "--budget-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="Ceiling on the search, in seconds; arachne goes on improving until it.  [default: 30, "
     "which arachne does not need]",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from planner.shipped import DEFAULT_CLUSTER, DEFAULT_MODEL
-from specs.door import err_console
+from specs.door import Number, err_console
 from specs.profile import Source
 from specs.workload import DType, Optimizer, Recompute
 
@@ -42,7 +42,7 @@ class Question:
 
 _headroom_option = click.option(
     "--headroom",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     default=0.05,
     show_default=True,
     help="Share of usable memory that stays free.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from planner.cli.question import pricing_options
-from specs.door import json_option, store_option, verbosity_options
+from specs.door import Number, json_option, store_option, verbosity_options
 from specs.profile import Source
 
 
@@ -20,7 +20,7 @@ from specs.profile import Source
 @click.option("--planner", help="How plans are searched.  [default: the default planner]")
 @click.option(
     "--budget-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="Ceiling on the search, in seconds.  [default: the planner's own end]",
 )
 @pricing_options

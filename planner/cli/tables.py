@@ -62,17 +62,26 @@ def stage_table(plan: Plan, *, details: bool = False) -> Table:
     return table
 
 
+def counted(count: int, thing: str) -> str:
+    """ "1 stage", "2 stages"."""
+    ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
+    return f"{count} {thing}{ending}"
+
+
 def template_lines(plan: Plan) -> list[str]:
     """One line per template: replicas, micro-batch, how many of them."""
     prediction = plan.prediction
     lines = []
     for k, template in enumerate(plan.templates):
-        count = prediction.micro_batches[k] if prediction else template.replicas[0].micro_batches
+        least = min(replica.micro_batches for replica in template.replicas)
+        most = max(replica.micro_batches for replica in template.replicas)
+        batches = counted(most, "micro-batch")
+        batches = batches if least == most else f"{least} to {batches}"
         pipe = f", pipeline {human_ms(prediction.pipe_ms[k])}" if prediction else ""
         lines.append(
-            f"template {k}: {len(template.replicas)} replicas x {template.gpus_per_replica} GPUs "
-            f"in {template.depth} stages, micro-batch {template.micro_batch}, "
-            f"{count} micro-batches each{pipe}"
+            f"template {k}: {counted(len(template.replicas), 'replica')} x "
+            f"{counted(template.gpus_per_replica, 'GPU')} in {counted(template.depth, 'stage')}, "
+            f"micro-batch {template.micro_batch}, {batches} each{pipe}"
         )
     return lines
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specs.door import json_option, store_option, verbosity_options
+from specs.door import Number, json_option, store_option, verbosity_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ DEFAULT_GPUS = (
 @click.option("--compositions", type=click.IntRange(1), help="Random clusters to train on.")
 @click.option("--steps", type=click.IntRange(0), help="Updates of reinforcement.")
 @click.option("--ablate", multiple=True, metavar="PART", help="Leave a part of the recipe out.")
-@click.option("--limit-s", type=click.FloatRange(min=0, min_open=True), help="Stop after this.")
+@click.option("--limit-s", type=Number(min=0, min_open=True), help="Stop after this.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything drawn.")
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: all cores]")
 @click.option(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from specs.door import verbosity_options
+from specs.door import Number, verbosity_options
 
 
 @click.command()
@@ -31,7 +31,7 @@ from specs.door import verbosity_options
 )
 @click.option(
     "--away-s",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=30.0,
     show_default=True,
     help="How long to wait for a controller that is not there, or is lost.",

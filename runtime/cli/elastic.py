@@ -9,7 +9,7 @@ import click
 
 from planner.cli.question import pricing_options
 from runtime.cli.options import options_of, training_options
-from specs.door import ArachneGroup, json_option, store_option, verbosity_options
+from specs.door import ArachneGroup, Number, json_option, store_option, verbosity_options
 from specs.profile import Source
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def elastic() -> None:
 @click.option("--planner", help="How plans are searched.  [default: the default planner]")
 @click.option(
     "--budget-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=10.0,
     show_default=True,
     help="Ceiling on each search, in seconds; training goes on meanwhile.",
@@ -51,14 +51,14 @@ def elastic() -> None:
 @pricing_options
 @click.option(
     "--min-gain",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     default=0.02,
     show_default=True,
     help="Least share of an iteration that a new plan must save.",
 )
 @click.option(
     "--straggler-factor",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=1.5,
     show_default=True,
     help="A device so many times slower than its work explains is named, and dropped where that "
@@ -66,7 +66,7 @@ def elastic() -> None:
 )
 @click.option(
     "--away-s",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=30.0,
     show_default=True,
     help="How long agents and their workers wait for a lost controller to be replaced.",

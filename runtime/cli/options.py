@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from specs.door import Number
+
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
@@ -41,13 +43,13 @@ _OPTIONS = (
     ),
     click.option(
         "--learning-rate",
-        type=click.FloatRange(0, min_open=True),
+        type=Number(0, min_open=True),
         default=1e-3,
         show_default=True,
     ),
     click.option(
         "--clip-norm",
-        type=click.FloatRange(0, min_open=True),
+        type=Number(0, min_open=True),
         help="Largest norm of all gradients together.",
     ),
     click.option(
@@ -67,7 +69,7 @@ _OPTIONS = (
     ),
     click.option(
         "--timeout-s",
-        type=click.FloatRange(1),
+        type=Number(1),
         default=300.0,
         show_default=True,
         help="Longest silence of a rank.",

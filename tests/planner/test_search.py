@@ -31,5 +31,5 @@ def test_only_what_can_help_is_named(recompute: Recompute, lacks_gib: int, ways:
     said = search.why_none()
     assert said.startswith("no plan: 2 of 5 candidates refused for memory at stage 2; the closest")
     assert said.endswith(
-        f"lacks {lacks_gib}.0 GiB (memory at stage 2): {ways} would make one possible"
+        f"lacks {lacks_gib}.0 GiB (memory at stage 2) at least: try {ways}"
     )

@@ -87,6 +87,10 @@ def test_a_folder_and_a_file_are_read_alike(tmp_path: Path) -> None:
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3, expected a divisor"),
         ({"model_type": "mamba"}, "family 'mamba' cannot be split: their config carries no"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
+        ({"model_type": {}}, "model_type is {}"),
+        ({"model_type": None}, "model_type is None"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 10,000"),
+        ({"vocab_size": 10**30}, "expected at most 1,000,000,000"),
         ({"vocab_size": 10.5}, "vocab_size is 10.5, expected a whole number"),
     ],
 )

@@ -221,3 +221,33 @@ def test_no_damaged_document_gives_anything_but_a_plan_or_one_line() -> None:
             break
         complaint = complaint_about(document)
         assert "\n" not in complaint
+
+
+def test_a_huge_number_anywhere_gives_a_plan_or_one_line() -> None:
+    """Every number of a document in turn, one digit more than floats or memory bear."""
+    base = json.loads(json.dumps(plan_to_document(predicted(two_stage_plan()))))
+
+    def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        if isinstance(value, dict | list):
+            keys = value.keys() if isinstance(value, dict) else range(len(value))
+            return [place for key in keys for place in places(value[key], (*path, key))]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return [path] if is_number else []
+
+    found = places(base)
+    assert ("templates", 0, "stages", 0, "layers", 1) in found
+    assert ("model", "config", "num_hidden_layers") in found
+    for *parents, last in found:
+        for huge in (10**9, 10**30):
+            document = json.loads(json.dumps(base))
+            target = document
+            for key in parents:
+                target = target[key]
+            target[last] = huge
+            assert "\n" not in complaint_about(document)
+
+
+@pytest.mark.parametrize("field", ["global_batch", "seq_len"])
+def test_a_workload_is_no_larger_than_figures_can_say(field: str) -> None:
+    with pytest.raises(SpecError, match=r"at most 1,?0"):
+        Workload(**{"global_batch": 8, "seq_len": 8, field: 10**22})
