@@ -30,6 +30,4 @@ def test_only_what_can_help_is_named(recompute: Recompute, lacks_gib: int, ways:
     search.count(5, [Refusal.memory(2, lacks_gib * GIB), Refusal.memory(2, 40 * GIB)])
     said = search.why_none()
     assert said.startswith("no plan: 2 of 5 candidates refused for memory at stage 2; the closest")
-    assert said.endswith(
-        f"lacks {lacks_gib}.0 GiB (memory at stage 2) at least: try {ways}"
-    )
+    assert said.endswith(f"lacks {lacks_gib}.0 GiB (memory at stage 2) at least: try {ways}")
