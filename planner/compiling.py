@@ -36,9 +36,10 @@ _ROOT = Path(__file__).parent.parent
 def ensure_compiled(problem: Problem) -> None:
     """Make the machine code of fill, search and policy if it is not there; a minute of one core.
 
+    Who counts seconds calls this first. problem: any that has profiles, the code is for all.
     Where a part cannot be made so, whoever calls it first compiles it in its own process.
     """
-    if os.environ.get(_CHILD) or _made().exists():
+    if os.environ.get(_CHILD) or _made().exists() or not problem.profiles.hosts:
         return
     with _alone():
         if _made().exists():
@@ -91,7 +92,10 @@ def _make(part: str, problem: Problem) -> bool:
 def _fill(problem: Problem) -> None:
     from planner.kernel.engine import Engine
 
-    Engine(problem).compile_fill()
+    engine = Engine(problem)
+    if not engine.kinds:
+        raise SystemExit("a problem without profiles compiles nothing")
+    engine.compile_fill()
 
 
 def _explore(problem: Problem) -> None:

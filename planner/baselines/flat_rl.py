@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.compiling import ensure_compiled
 from planner.kernel.engine import NO_CEILING
 from planner.policy.composition import Composition
 from planner.policy.flat.rollout import run_flat_episodes
@@ -45,6 +46,7 @@ def sample(
     rollouts: int | None,
 ) -> PlanResult:
     """The best prefix of so many samples of a flat policy; None: as many as the budget allows."""
+    ensure_compiled(problem)
     began = time.perf_counter()
     composition = Composition(problem)
     engine, network = composition.engine, parameters_of(parameters, composition)

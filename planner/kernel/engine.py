@@ -88,8 +88,7 @@ class Engine:
     ) -> None:
         self.problem = problem
         self.compiled: Compiled = compile_problem(problem)
-        if self.compiled.kinds:
-            ensure_compiled(problem)
+        ensure_compiled(problem)
         self.tables = self.compiled.tables
         self.depth = max(1, min(stages, problem.model.blocks, problem.cluster.gpus))
         self.templates = max(1, min(templates, problem.cluster.gpus))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.compiling import ensure_compiled
 from planner.kernel.engine import NO_CEILING
 from planner.policy.composition import Composition
 from planner.policy.kernel.scene import LEVEL_OF
@@ -97,6 +98,7 @@ class Planning:
     def __init__(
         self, problem: Problem, planner: str, budget: Budget, seed: int, schedule: Schedule
     ) -> None:
+        ensure_compiled(problem)
         began = time.perf_counter()
         self.problem = problem
         self.schedule = schedule
