@@ -74,7 +74,9 @@ class Fleet:
         self._away_s = away_s
         self.links: dict[str, AgentLink] = {}
         self.workers: dict[str, WorkerRecord] = {}
-        self.order: list[str] = []  # of nodes, by first appearance
+        # Of nodes: those of the cluster as it has them, the others by first appearance. By the order
+        # in which agents happen to come, a plan for the same nodes would swap them and move state.
+        self.order = [node.name for node in cluster.nodes]
         self._machine = this_machine()
         self._agents: list[subprocess.Popen[bytes]] = []
         self._count = 0

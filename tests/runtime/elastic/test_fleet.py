@@ -64,3 +64,12 @@ def test_cores_are_counted_on_each_machine_by_itself() -> None:
         "cpu-1": 0,
         "cpu-2": 1,
     }
+
+
+def test_nodes_stand_in_the_order_of_the_cluster_however_their_agents_come() -> None:
+    fleet = Fleet(cluster_of(2), 1.0)
+    for pid, name in enumerate(["cpu-3", "cpu-1", "cpu-2", "cpu-0"], 1):
+        fleet.came(_link(name, pid)[0])
+    found = fleet.cluster(set())
+    assert found is not None
+    assert [node.name for node in found.nodes] == ["cpu-0", "cpu-1", "cpu-3", "cpu-2"]
