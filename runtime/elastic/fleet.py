@@ -74,8 +74,8 @@ class Fleet:
         self._away_s = away_s
         self.links: dict[str, AgentLink] = {}
         self.workers: dict[str, WorkerRecord] = {}
-        # Of nodes: those of the cluster as it has them, the others by first appearance. By the order
-        # in which agents happen to come, a plan for the same nodes would swap them and move state.
+        # Of nodes: those of the cluster as it has them, others by first appearance. By the order in
+        # which agents happen to come, a plan for the same nodes would swap them and move state.
         self.order = [node.name for node in cluster.nodes]
         self._machine = this_machine()
         self._agents: list[subprocess.Popen[bytes]] = []
