@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from specs.door import json_option, store_option, verbosity_options
@@ -32,7 +30,8 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
         print_json(found)
         return
     out = console()
-    for name, side in zip(("first", "second"), sides(found), strict=True):
+    for name in ("first", "second"):
+        side = found[name]
         time = f"{side['iteration_s']:.3f} s" if "iteration_s" in side else "not priced"
         out.print(
             f"{name}: {side['model']} on {side['cluster']}, {side['planner']}: {time}, "
@@ -42,8 +41,9 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
         )
         for k, shape in enumerate(side["templates"]):
             out.print(f"  template {k}: {shape}", soft_wrap=True, highlight=False, markup=False)
-    if len({(side["model"], side["global_batch"]) for side in sides(found)}) > 1:
-        batches = " and ".join(str(side["global_batch"]) for side in sides(found))
+    sides = found["first"], found["second"]
+    if len({(side["model"], side["global_batch"]) for side in sides}) > 1:
+        batches = " and ".join(str(side["global_batch"]) for side in sides)
         out.print(f"other questions (global batches {batches}): their times do not compare")
     if found["same"]:
         out.print("the same layout")
@@ -66,8 +66,3 @@ def diff(first: str, second: str, store: str, as_json: bool) -> None:
             soft_wrap=True,
             highlight=False,
         )
-
-
-def sides(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the document says of the first plan, and of the second."""
-    return found["first"], found["second"]

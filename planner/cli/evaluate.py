@@ -12,7 +12,7 @@ from specs.door import json_option, store_option, verbosity_options
 
 if TYPE_CHECKING:
     from db.store import Store
-    from planner.idle import IdleGpus
+    from planner.problem import Problem
     from specs.plan import Plan
 
 
@@ -39,12 +39,13 @@ def evaluate(plan: str, certificate: str, store: str, as_json: bool, **options: 
         summary_lines,
         template_lines,
     )
+    from planner.idle import idle_reasons
     from specs.door import console, print_json
 
     question = question_of(options)
     with open_store(store) as opened:
         plans, is_list = _priced_plans(opened, plan, question)
-        plans = _certified(opened, plans, question, certificate)
+        plans, problem = _certified(opened, plans, question, certificate)
         ids = [opened.add_plan(one, options={"headroom": question.headroom}) for one in plans]
     if as_json:
         documents = [
@@ -70,22 +71,9 @@ def evaluate(plan: str, certificate: str, store: str, as_json: bool, **options: 
     for line in [*summary_lines(plans[0]), *template_lines(plans[0])]:
         out.print(line, soft_wrap=True, highlight=False)
     out.print(stage_table(plans[0], details=True))
-    for one in _idle(store, plans[0], question):
+    for one in idle_reasons(problem, plans[0]):
         out.print(f"idle: {one}", soft_wrap=True, highlight=False)
     out.print(f"stored as plan {ids[0]}", highlight=False)
-
-
-def _idle(store: str, plan: Plan, question: Question) -> list[IdleGpus]:
-    """What the plan leaves idle, and why."""
-    from db.store import open_store
-    from planner.evaluate import plan_problem
-    from planner.idle import idle_reasons
-    from specs.profile import Source
-
-    source = Source(question.source) if question.source else None
-    with open_store(store) as opened:
-        problem = plan_problem(opened, plan, source=source, headroom=question.headroom)
-    return idle_reasons(problem, plan)
 
 
 def _priced_plans(store: Store, reference: str, question: Question) -> tuple[list[Plan], bool]:
@@ -107,8 +95,10 @@ def _priced_plans(store: Store, reference: str, question: Question) -> tuple[lis
     return [evaluate_plan(store, given, source=source, headroom=question.headroom)], False
 
 
-def _certified(store: Store, plans: list[Plan], question: Question, effort: str) -> list[Plan]:
-    """The plans with the lower bound of their problem, proven once for each problem."""
+def _certified(
+    store: Store, plans: list[Plan], question: Question, effort: str
+) -> tuple[list[Plan], Problem]:
+    """The plans with the lower bound of their problem, proven once for each; the last problem."""
     from planner.evaluate import plan_problem, with_bound
     from specs.profile import Source
 
@@ -121,7 +111,7 @@ def _certified(store: Store, plans: list[Plan], question: Question, effort: str)
             problem = plan_problem(store, one, source=source, headroom=question.headroom)
             bounds[key] = prove_bound(problem, effort)
         found.append(with_bound(one, bounds[key]))
-    return found
+    return found, problem
 
 
 def _golden_plans(store: Store, content: Any, where: str, question: Question) -> list[Plan]:

@@ -200,6 +200,19 @@ def _allow(laid: Laid, k: int, q: int, tiling: int, room: Room) -> bool:
     return changes
 
 
+@inlined
+def paces(tables: Tables, laid: Laid, k: int) -> tuple[int, int]:
+    """M of template k if it trained the batch alone, and in step with the k before it."""
+    batch = tables.global_batch
+    each = laid.shape[REPLICAS, k] * tables.size[laid.shape[BATCH, k]]
+    alone = -(-batch // each)
+    if k == 0:
+        return alone, alone
+    for j in range(k):
+        each += laid.shape[REPLICAS, j] * tables.size[laid.shape[BATCH, j]]
+    return alone, max(1, batch // each)
+
+
 @in_place
 def fill_placed(tables: Tables, laid: Laid, k: int, room: Room) -> float:
     """Fill template k, whose kinds, replicas, nodes and micro-batch stand in `laid`.
@@ -207,14 +220,8 @@ def fill_placed(tables: Tables, laid: Laid, k: int, room: Room) -> float:
     The iteration time of the whole plan in ms, -1 where it is refused (room.why). Layers and
     tilings are then in `laid`.
     """
-    depth, batch = laid.shape[DEPTH, k], tables.global_batch
-    each = laid.shape[REPLICAS, k] * tables.size[laid.shape[BATCH, k]]
-    alone = -(-batch // each)
-    pace = alone
-    if k > 0:
-        for j in range(k):
-            each += laid.shape[REPLICAS, j] * tables.size[laid.shape[BATCH, j]]
-        pace = max(1, batch // each)
+    depth = laid.shape[DEPTH, k]
+    alone, pace = paces(tables, laid, k)
     if not send(tables, laid, k + 1, room):
         room.why[CODE] = NO_LINK
         room.why[EVALUATIONS] += 1

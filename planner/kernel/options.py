@@ -57,57 +57,64 @@ def stage_options(tables: Tables, laid: Laid, k: int, alone: int, room: Room) ->
     alone: M of the template alone, for what is in flight. Reads stage_real[SEND]. Of several pools
     the slowest and fullest figures count, each for itself.
     """
-    depth, replicas, b = laid.shape[DEPTH, k], laid.shape[REPLICAS, k], laid.shape[BATCH, k]
-    options, node = room.options, laid.node[k]
-    for s in range(depth):
-        q = laid.stage[KIND, k, s]
-        gpu = tables.kind_int[KIND_GPU, q]
-        looked_at = replicas if tables.gpu_pools[gpu] > 1 else 1
-        row = 0
+    for s in range(laid.shape[DEPTH, k]):
+        rows = 0
         for x in range(tables.tile.shape[1]):
-            if tables.experts > 1 and not tiling_exists(tables, laid, k, s, x):
-                continue
-            options.real[:, s, row] = 0.0
-            options.block[:, s, row, :] = 0.0
-            options.stage_real[LIMIT, s] = np.inf
-            known = True
-            before = -1
-            for r in range(looked_at):
-                p = tables.node_int[POOL, node[r * depth + s]]
-                if p != before:
-                    before = p
-                    kept = min(alone, depth - s)
-                    add_ends(tables.end, options.real, s, row, p, q, b, depth, kept)
-                    add_blocks(tables.block, options.block, s, row, p, q, b, x, kept)
-                    limit = min(options.stage_real[LIMIT, s], tables.pool_limit[p])
-                    options.stage_real[LIMIT, s] = limit
-                    known = known and not np.isnan(
-                        tables.end[EMBEDDING, MS, p, q, b] + tables.end[HEAD, MS, p, q, b]
-                    )
-                    for kind in range(tables.before.shape[1]):
-                        known = known and not np.isnan(tables.block[MS, p, q, b, x, kind])
-            for kind in range(tables.before.shape[1]):
-                if tables.gradient[EXPERTS, kind] > 0:
-                    more = dispatch(tables, laid, k, s, x, room)
-                    known = known and not np.isnan(more)
-                    options.block[BLOCK_MS, s, row, kind] += more
-            if known:
-                base = tables.gpu_real[HOST, gpu] + room.stage_real[SEND, k, s]
-                options.real[FIXED_MS, s, row] += base
-                options.real[FIXED_BYTES, s, row] += tables.gpu_real[FRAMEWORK, gpu]
-                options.whole[OF_TILING, s, row] = x
-                options.whole[ALLOWED, s, row] = 1
-                row += 1
-        options.stage_int[OPTIONS, s] = row
-        if row == 0:
+            if stage_option(tables, laid, k, s, x, rows, alone, room):
+                rows += 1
+        room.options.stage_int[OPTIONS, s] = rows
+        if rows == 0:
             room.why[CODE] = NO_ROWS
-            room.why[AT_KIND], room.why[AT_BATCH] = q, b
+            room.why[AT_KIND], room.why[AT_BATCH] = laid.stage[KIND, k, s], laid.shape[BATCH, k]
             return False
     return True
 
 
 @inlined
-def add_ends(
+def stage_option(
+    tables: Tables, laid: Laid, k: int, s: int, x: int, row: int, alone: int, room: Room
+) -> bool:
+    """Write stage s in tiling x as its option `row`; False where it has no profiles or is none."""
+    if tables.experts > 1 and not _exists(tables, laid, k, s, x):
+        return False
+    depth, replicas, b = laid.shape[DEPTH, k], laid.shape[REPLICAS, k], laid.shape[BATCH, k]
+    options, q = room.options, laid.stage[KIND, k, s]
+    gpu = tables.kind_int[KIND_GPU, q]
+    options.real[:, s, row] = 0.0
+    options.block[:, s, row, :] = 0.0
+    options.stage_real[LIMIT, s] = np.inf
+    known = True
+    before = -1
+    for r in range(replicas if tables.gpu_pools[gpu] > 1 else 1):
+        p = tables.node_int[POOL, laid.node[k, r * depth + s]]
+        if p != before:
+            before = p
+            kept = min(alone, depth - s)
+            _add_ends(tables.end, options.real, s, row, p, q, b, depth, kept)
+            _add_blocks(tables.block, options.block, s, row, p, q, b, x, kept)
+            limit = min(options.stage_real[LIMIT, s], tables.pool_limit[p])
+            options.stage_real[LIMIT, s] = limit
+            known = known and not np.isnan(
+                tables.end[EMBEDDING, MS, p, q, b] + tables.end[HEAD, MS, p, q, b]
+            )
+            for kind in range(tables.before.shape[1]):
+                known = known and not np.isnan(tables.block[MS, p, q, b, x, kind])
+    for kind in range(tables.before.shape[1]):
+        if tables.gradient[EXPERTS, kind] > 0:
+            more = dispatch(tables, laid, k, s, x, room)
+            known = known and not np.isnan(more)
+            options.block[BLOCK_MS, s, row, kind] += more
+    if known:
+        base = tables.gpu_real[HOST, gpu] + room.stage_real[SEND, k, s]
+        options.real[FIXED_MS, s, row] += base
+        options.real[FIXED_BYTES, s, row] += tables.gpu_real[FRAMEWORK, gpu]
+        options.whole[OF_TILING, s, row] = x
+        options.whole[ALLOWED, s, row] = 1
+    return known
+
+
+@inlined
+def _add_ends(
     end: Array, real: Array, s: int, row: int, p: int, q: int, b: int, depth: int, kept: int
 ) -> None:
     """Raise the fixed figures of a stage to those of its embedding and head on a pool."""
@@ -127,7 +134,7 @@ def add_ends(
 
 
 @inlined
-def add_blocks(
+def _add_blocks(
     block: Array, raised: Array, s: int, row: int, p: int, q: int, b: int, x: int, kept: int
 ) -> None:
     """Raise the figures per block of a stage to those on a pool."""
@@ -140,7 +147,7 @@ def add_blocks(
 
 
 @inlined
-def tiling_exists(tables: Tables, laid: Laid, k: int, s: int, x: int) -> bool:
+def _exists(tables: Tables, laid: Laid, k: int, s: int, x: int) -> bool:
     """Whether a stage may be tiled so: divisible, and each ETP group inside one node."""
     tp, depth = tables.kind_int[TP, laid.stage[KIND, k, s]], laid.shape[DEPTH, k]
     ep, etp = tables.tile[EP, x], tables.tile[ETP, x]
