@@ -53,6 +53,7 @@ def train_and_judge(part: str, seed: int, asked: argparse.Namespace) -> Row:
         compositions=asked.compositions,
         rollouts=asked.rollouts,
         teacher_moves=asked.moves,
+        teacher_walks=(2, 1),
         teacher_epochs=asked.epochs,
     )
     problems = random_pool([trained(name) for name in MODELS], SEEN, asked.pool, seed)

@@ -153,6 +153,8 @@ class Comparison:
                     "predicted_compute_ms": row.predicted_ms,
                     "measured_compute_ms": row.measured.compute_ms,
                     "error": row.error,
+                    "comm_ms": row.measured.comm_ms,
+                    "predicted_comm_ms": row.predicted.comm_ms if row.predicted else None,
                     "forward_ms": row.measured.forward_ms,
                     "backward_ms": row.measured.backward_ms,
                     "send_ms": row.measured.send_ms,

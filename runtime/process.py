@@ -1,23 +1,12 @@
-"""What a process is before it loads torch: pinned, one thread, gone when its parent is."""
+"""What a process is before it loads torch: pinned, one thread, with a GPU of its own."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import sys
 from collections.abc import Mapping
 from typing import BinaryIO
 
 LOG_TAIL_BYTES = 8000
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the one that started it ends, however it ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the command that started this process is gone")
 
 
 def is_running(pid: int) -> bool:

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any
 
-from runtime.process import die_with_parent
+from specs.parent import die_with_parent
 
 Message = dict[str, Any]
 

@@ -2,7 +2,10 @@
 
 All features are fractions or logarithms of ratios, about -1 to 2, and none names a GPU type or a
 model: a new type or another cluster size needs no retraining. `fits` is the number of blocks that
-fit a stage in the optimistic count (smallest micro-batch, best tiling). Written by
+fit a stage in the optimistic count (smallest micro-batch, best tiling). `due` is what a stage must
+hold on average from here: the blocks that the stages so far cannot hold, over the stages left.
+`alike` looks ahead: all stages to come are of the candidate's kind. `share of all rates` is what
+GPUs at work make of the blocks per ms that the whole cluster could. Written by
 planner/policy/kernel/episode.py; a change here needs a new FORMAT in planner/policy/weights.py.
 """
 
@@ -75,6 +78,7 @@ STATE = (
     "experts",
     "gain of the last template",
     "first template",
+    "due over blocks per stage",
 )
 
 DEPTH = (
@@ -92,6 +96,8 @@ DEPTH = (
     "gradient synchronisation of one stage",
     "depth of the template before",
     "log2 ratio to it",
+    "share of all rates of the best kind that fits, alike",
+    "there is one",
 )
 
 TYPE_EXTRA = (
@@ -107,6 +113,10 @@ TYPE_EXTRA = (
     "free share left",
     "groups left over depth",
     "last stage",
+    "fits at the best degree over due",
+    "blocks that fit over blocks, at most 1, alike at its best degree",
+    "log2 of replicas, alike",
+    "share of all rates, alike",
 )
 
 DEGREE = (
@@ -128,6 +138,11 @@ DEGREE = (
     "rate of the type over the fastest",
     "last stage",
     "first stage",
+    "fits over due",
+    "blocks that fit over blocks, alike",
+    "log2 of replicas, alike",
+    "GPUs used at that count",
+    "share of all rates, alike",
 )
 
 # Of the flat policy alone: what the others leave to the fill, it chooses.

@@ -58,7 +58,9 @@ class Schedule:
     temperatures: tuple[float, ...] = (1.0,)
 
     def __str__(self) -> str:
-        return f"{self.rollouts} rollouts" + "".join(f", {r.starts} walks" for r in self.rounds)
+        walks = sum(one.starts for one in self.rounds)
+        improved = f", the best improved by {walks} walks of local moves" if walks else ""
+        return f"{self.rollouts} sampled plans{improved}"
 
 
 def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
@@ -199,7 +201,7 @@ class Planning:
                 closest is None or tally.closest.over_bytes < closest.over_bytes
             ):
                 self.search.closest = tally.closest
-        times = f"{turns} times " if turns > 1 else ""
+        times = f"{turns} searches of " if turns > 1 else ""
         reason = f"{times}{self.schedule}" + ("" if finished else ", until the budget ended")
         return self.search.result(reason=reason, finished=finished)
 
@@ -264,10 +266,8 @@ class Turn:
                 spent=self._spent,
                 most_evaluations=self._ceiling(),
             )
-            rolls, times = episodes.rolls, episodes.best_ms
-            for row in np.flatnonzero(np.isfinite(times)):
-                prefix = np.where(rolls.times[row] > 0, rolls.times[row], np.inf)
-                start = episodes.start(int(row), int(prefix.argmin()) + 1)
+            for row in np.flatnonzero(np.isfinite(episodes.best_ms)):
+                start = episodes.start(int(row), episodes.best_prefix(int(row)))
                 starts.append(start)
                 self.met.append((self.evaluations, start))
         return starts

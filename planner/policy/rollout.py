@@ -68,6 +68,11 @@ class Episodes:
         times = np.where(self.rolls.times > 0, self.rolls.times, np.inf)
         return times.min(axis=1)
 
+    def best_prefix(self, row: int) -> int:
+        """How many templates of an episode make its shortest iteration; 1 where none fits."""
+        times = self.rolls.times[row]
+        return int(np.where(times > 0, times, np.inf).argmin()) + 1
+
     def start(self, row: int, count: int) -> Start:
         """The first templates of an episode, to walk from; priced, as they were filled."""
         rolls = self.rolls

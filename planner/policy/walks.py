@@ -49,11 +49,13 @@ class Walker:
         *,
         ration: int = NO_CEILING,
         most_evaluations: int = NO_CEILING,
+        spare: bool = True,
     ) -> tuple[Start, Start]:
         """Anneal for so many moves; where the walk ended, and the best set or prefix it met.
 
         hot, cold: temperatures as shares of the iteration time. ration: evaluations, where the
         walk ends too, cold. most_evaluations: by the engine's own count, where it breaks off.
+        spare: whether replicas may be given up, which rollouts never do.
         """
         sets, engine, scene = self._sets, self.composition.engine, self.composition.scene
         self._write(start)
@@ -74,6 +76,7 @@ class Walker:
             ration,
             most_evaluations,
             start.iteration_ms == float("inf"),
+            spare,
             engine.room,
         )
         return self._read(NOW), self._read(BEST)

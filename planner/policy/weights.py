@@ -17,7 +17,7 @@ import numpy as np
 from planner.policy.network import FLAT_HEADS, HEADS, shapes
 from specs.errors import PlanError
 
-FORMAT = 1  # of features and parameters: raised when either changes
+FORMAT = 2  # of features and parameters: raised when either changes
 KIND = "arachne-policy"
 FLAT_KIND = "arachne-flat-rl"
 HEADS_OF_KIND = {KIND: HEADS, FLAT_KIND: FLAT_HEADS}

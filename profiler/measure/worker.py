@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from runtime.process import die_with_parent
+from specs.parent import die_with_parent
 
 Message = dict[str, Any]
 

@@ -16,8 +16,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from runtime.process import die_with_parent
 from runtime.worker import complaint, is_peer_loss
+from specs.parent import die_with_parent
 
 if TYPE_CHECKING:
     from runtime.elastic.member import Member

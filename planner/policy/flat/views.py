@@ -27,6 +27,7 @@ from planner.policy.kernel.episode import view_depth
 from planner.policy.kernel.rolls import (
     AIM,
     COUNT,
+    COVER,
     DEMAND,
     GPUS_FREE,
     HELD,
@@ -38,7 +39,19 @@ from planner.policy.kernel.rolls import (
     TRIED,
     Rolls,
 )
-from planner.policy.kernel.scene import GPUS, LARGEST, LEAST, LEVEL_OF, TYPE_OF, Scene, ends_of
+from planner.policy.kernel.scene import (
+    ALONE,
+    FIRST,
+    GPUS,
+    LARGEST,
+    LAST,
+    LEAST,
+    LEVEL_OF,
+    TYPE_OF,
+    WITHIN,
+    Scene,
+    ends_of,
+)
 
 Array = Any
 
@@ -105,6 +118,12 @@ class FlatView:
         before = before[:, None]
         new[:, :, 12] = d == before
         new[:, :, 13] = np.where(before > 0, np.log2(d / np.maximum(before, 1)) / 5, 0.0)
+        whole = np.arange(1, scene.depth + 1)
+        after, cover = self._alike(rows, np.broadcast_to(whole, (len(rows), len(whole))))
+        holds = (scene.kind >= 0) & (after > 0) & (cover >= scene.blocks)
+        rates = after * d[:, :, None, None] * self._speeds() / scene.whole_rate
+        new[:, :, 14] = np.where(holds, rates, 0.0).max(axis=(2, 3))
+        new[:, :, 15] = holds.any(axis=(2, 3))
         mask = np.ones((len(rows), scene.depth + 1), np.bool_)
         mask[:, 0] = count > 0
         return out, mask
@@ -125,9 +144,9 @@ class FlatView:
         same = (of_type[:, None, :] == g[None, :, None]).sum(axis=2)
         before = np.where(s > 0, of_type[np.arange(n), np.maximum(s - 1, 0)], -1)
         has = scene.kind >= 0
-        speed = np.where(has, scene.rate[scene.kind] * (1 << np.arange(LEVELS)), 0.0)
+        speed = self._speeds()
         end, ahead = ends_of(s, d)[:, None, None], (d - s)[:, None, None]
-        fit = np.where(has[None], scene.fit[end, scene.kind[None], ahead], 0.0)
+        fit = np.where(has[None], scene.fit[end, scene.kind[None], ahead, -1], 0.0)
         free = np.maximum(rolls.free[rows, GPUS_FREE].sum(axis=1), 1)
         new = out[:, :, TOKENS:]
         new[:, :, 0] = np.log2(1.0 + after) / 8
@@ -144,6 +163,15 @@ class FlatView:
         new[:, :, 9] = (slots - rolls.group[rows, DEMAND][:, g, low]) / np.maximum(slots, 1)
         new[:, :, 10] = (np.minimum(self._groups_left(rows) / d, 4.0) / 4)[:, None]
         new[:, :, 11] = (s == d - 1)[:, None]
+        replicas, cover = self._all_alike(rows)
+        sums = rolls.real[rows, SPEED_SUM][:, None, None] + (d - s)[:, None, None] * speed
+        rates = replicas * sums / scene.whole_rate
+        held = np.where(has, np.minimum(cover / scene.blocks, 1.0), -1.0)
+        best = np.lexsort((rates, held), axis=2)[:, :, -1:]
+        new[:, :, 12] = np.minimum(fit.max(axis=2) / self._due(rows)[:, None], 3.0) / 3
+        new[:, :, 13] = np.take_along_axis(held, best, 2)[:, :, 0]
+        new[:, :, 14] = np.log2(1.0 + np.take_along_axis(replicas, best, 2)[:, :, 0]) / 8
+        new[:, :, 15] = np.minimum(np.take_along_axis(rates, best, 2)[:, :, 0], 1.5)
         return out, np.ones((n, types), np.bool_)
 
     def degrees(self, rows: Array, chosen: Array) -> tuple[Array, Array]:
@@ -158,7 +186,7 @@ class FlatView:
         rate = np.where(has, scene.rate[kind], 0.0)
         speed = rate * tp
         free = np.maximum(rolls.free[rows, GPUS_FREE].sum(axis=1), 1)[:, None]
-        fit = scene.fit[ends_of(s, d)[:, None], kind, (d - s)[:, None]]
+        fit = scene.fit[ends_of(s, d)[:, None], kind, (d - s)[:, None], -1]
         fits = np.where(has, fit, 0.0) / (scene.blocks / d)[:, None]
         so_far = self._kinds_so_far(rows)
         last = np.where(s > 0, so_far[np.arange(n), np.maximum(s - 1, 0)], -1)
@@ -184,6 +212,13 @@ class FlatView:
         out[:, :, 15] = (scene.best_rate[chosen] / scene.rate.max())[:, None]
         out[:, :, 16] = (s == d - 1)[:, None]
         out[:, :, 17] = (s == 0)[:, None]
+        replicas, cover = (x[np.arange(n), chosen] for x in self._all_alike(rows))
+        sums = rolls.real[rows, SPEED_SUM][:, None] + (d - s)[:, None] * speed
+        out[:, :, 18] = np.minimum(np.where(has, fit, 0.0) / self._due(rows)[:, None], 3.0) / 3
+        out[:, :, 19] = np.where(has, np.minimum(cover / scene.blocks, 2.0) / 2, 0.0)
+        out[:, :, 20] = np.log2(1.0 + replicas) / 8
+        out[:, :, 21] = (rolls.whole[rows, HELD][:, None] + (d - s)[:, None] * tp) * replicas / free
+        out[:, :, 22] = np.minimum(replicas * sums / scene.whole_rate, 1.5)
         mask = np.broadcast_to(tp <= self._widest, (n, LEVELS)).copy()
         return out, mask
 
@@ -202,7 +237,7 @@ class FlatView:
         took = (so_far / np.maximum(speeds, 1e-3)).sum(axis=1) / count
         took = np.where(s > 0, took, 1.0 / speed[:, 0])[:, None]
         mean = np.maximum(self._mean_speed(rows), 1e-3)[:, None]
-        fit = scene.fit[ends_of(s, d), q, d - s][:, None] / (share * even)
+        fit = scene.fit[ends_of(s, d), q, d - s, -1][:, None] / (share * even)
         out = np.zeros((n, len(SHARES), BLOCK_SHARES), np.float32)
         out[:, :, 0] = share / 4
         out[:, :, 1] = np.log2(share) / 2
@@ -239,7 +274,7 @@ class FlatView:
         stages = np.arange(self.split.shape[1])[None, :]
         q = self._kinds_so_far(rows)
         in_flight = np.clip(d - stages, 1, scene.fit.shape[2] - 1)
-        room = scene.fit[ends_of(stages, d), q, in_flight] / np.maximum(self.split[rows], 1)
+        room = scene.fit[ends_of(stages, d), q, in_flight, -1] / np.maximum(self.split[rows], 1)
         tightest = np.where(stages < d, room, np.inf).min(axis=1)[:, None]
         out = np.zeros((n, len(self.sizes), MICRO_BATCHES), np.float32)
         out[:, :, 0] = np.log2(size) / 4
@@ -262,6 +297,45 @@ class FlatView:
             most = (slots[:, :, : e + 1] // wanted).min(axis=2)
             out[:, :, e] = np.minimum(most, packs[:, None])
         return out
+
+    def _all_alike(self, rows: Array) -> tuple[Array, Array]:
+        """`_alike` for the depths chosen, each (n, G, LEVELS)."""
+        after, cover = self._alike(rows, self.rolls.whole[rows, AIM][:, None])
+        return after[:, 0], cover[:, 0]
+
+    def _alike(self, rows: Array, depths: Array) -> tuple[Array, Array]:
+        """Replicas and blocks if all stages to come are of one kind, each (n, C, G, LEVELS).
+
+        depths: (n, C) of the template, above the stages chosen.
+        """
+        scene, rolls = self.scene, self.rolls
+        s = rolls.whole[rows, STAGE][:, None]
+        left = depths - s
+        slots, demand = rolls.group[rows, SLOTS], rolls.group[rows, DEMAND]
+        packs = np.where(s > 0, rolls.whole[rows, PACKS][:, None], _ANY)
+        after = np.empty((*left.shape, *slots.shape[1:]), np.int64)
+        for e in range(LEVELS):
+            many = left[:, :, None, None] << (e - np.arange(e + 1))
+            wanted = demand[:, None, :, : e + 1] + many
+            most = (slots[:, None, :, : e + 1] // wanted).min(axis=3)
+            after[..., e] = np.minimum(most, packs[:, :, None])
+        ahead, kind = left[:, :, None, None], scene.kind[None, None]
+        cover = rolls.real[rows, COVER][:, None, None, None] + scene.tail[kind, ahead, -1]
+        more = ahead > 1
+        first = scene.fit[np.where(more, FIRST, ALONE), kind, ahead, -1]
+        first = first - scene.fit[np.where(more, WITHIN, LAST), kind, ahead, -1]
+        return after, cover + np.where(s[:, :, None, None] == 0, first, 0.0)
+
+    def _due(self, rows: Array) -> Array:
+        """Blocks that each stage still to choose must hold on average, (n,)."""
+        left = self.rolls.whole[rows, AIM] - self.rolls.whole[rows, STAGE]
+        over = self.scene.blocks - self.rolls.real[rows, COVER]
+        return np.maximum(over, 0.5) / np.maximum(left, 1)
+
+    def _speeds(self) -> Array:
+        """Speed of a stage of every kind, 0 where there is none, (G, LEVELS)."""
+        has = self.scene.kind >= 0
+        return np.where(has, self.scene.rate[self.scene.kind] * (1 << np.arange(LEVELS)), 0.0)
 
     def _groups_left(self, rows: Array) -> Array:
         """Stages of the least degrees that still pack beside one replica so far, (n,)."""

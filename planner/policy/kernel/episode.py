@@ -1,11 +1,11 @@
 """One decision after the other: masks with look-ahead, features, and what a choice changes.
 
 Masks: a stage's group must pack beside the stages so far, one replica in all; enough groups must
-be left for the remaining stages; and a stage must hold a block, and what the stages so far can
-hold, beside embedding and head, with the most that the rest could, must reach the model's. The
-first two are exact for power-of-two degrees (DESIGN section 13, 17), so every prefix completes.
-The third is optimistic and may leave nothing: then it is dropped, and the fill tells what memory
-says.
+be left for the remaining stages; and a stage must hold a block, and the stages so far with some
+choice of the rest must hold the model. The first two are exact for power-of-two degrees (DESIGN
+section 13, 17), so every prefix completes. The third tries one choice of the rest; where it finds
+none for any candidate, it makes do with a count of blocks, and where that leaves nothing it is
+dropped, and the fill tells what memory says.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from planner.kernel.jit import compiled, in_place
 from planner.kernel.state import AT_BATCH, DEPTH, EVALUATIONS, FREE, Array, Room
 from planner.kernel.tables import GPU, POOL, Tables
 from planner.policy.features import LEVELS
+from planner.policy.kernel.ahead import (
+    alike,
+    completes,
+    cover,
+    due,
+    groups_left,
+    holds,
+    packs_after,
+)
 from planner.policy.kernel.lean import lean_fill
 from planner.policy.kernel.rolls import (
     AIM,
@@ -89,7 +98,7 @@ def _most_blocks(scene: Scene, rolls: Rolls, i: int) -> None:
             for e in range(LEVELS):
                 q = scene.kind[g, e]
                 if q >= 0 and rolls.group[i, SLOTS, g, e] > 0:
-                    most = max(most, scene.fit[LAST if j == 1 else WITHIN, q, j])
+                    most = max(most, scene.fit[LAST if j == 1 else WITHIN, q, j, -1])
         rolls.rest[i, j] = rolls.rest[i, j - 1] + most
 
 
@@ -105,17 +114,6 @@ def _tokens(scene: Scene, rolls: Rolls, i: int) -> None:
         rolls.token[i, g, 10] = math.log2(max(rolls.free[i, LARGEST_FREE, g], 1)) / 3
         for e in range(1, 4):
             rolls.token[i, g, 10 + e] = (rolls.group[i, SLOTS, g, e] << e) / max(free, 1)
-
-
-@in_place
-def _groups_left(scene: Scene, rolls: Rolls, i: int) -> int:
-    """Stages of the least degree that still pack beside one replica of the stages so far."""
-    left = 0
-    for g in range(scene.kind.shape[0]):
-        e = scene.type_int[LEAST, g]
-        if e >= 0:
-            left += max(0, rolls.group[i, SLOTS, g, e] - rolls.group[i, DEMAND, g, e])
-    return left
 
 
 @in_place
@@ -138,6 +136,7 @@ def _state(scene: Scene, rolls: Rolls, i: int, out: Array) -> None:
     out[11] = s / d
     out[12] = math.log2(d) / 5
     out[13] = min(rolls.real[i, COVER] / scene.blocks, 2.0) / 2
+    out[24] = min(due(scene, rolls, i) * d / scene.blocks, 3.0) / 3
     if s == 0:
         return
     r = rolls.whole[i, PACKS]
@@ -154,7 +153,7 @@ def _state(scene: Scene, rolls: Rolls, i: int, out: Array) -> None:
     out[20] = used / scene.kind.shape[0]
 
 
-@in_place
+@compiled
 def view_depth(
     scene: Scene, rolls: Rolls, rows: Array, state: Array, candidates: Array, mask: Array
 ) -> None:
@@ -164,11 +163,12 @@ def view_depth(
     anything legal but STOP has no GPUs left.
     """
     types = scene.kind.shape[0]
+    spare = np.zeros((types, LEVELS), np.int64)
     for a in range(rows.shape[0]):
         i = rows[a]
         _state(scene, rolls, i, state[a])
         k = rolls.whole[i, COUNT]
-        groups = _groups_left(scene, rolls, i)
+        groups = groups_left(scene, rolls, i)
         if k >= scene.templates:
             groups = 0
         most = min(scene.depth, groups)
@@ -178,6 +178,11 @@ def view_depth(
                 least = d
                 break
         mask[a, 0] = k > 0
+        sure = False
+        if rolls.whole[i, STAGE] == 0:
+            for d in range(max(least, 1), most + 1):
+                mask[a, d] = least > 0 and completes(scene, rolls, i, d, -1, 0, spare)
+                sure = sure or mask[a, d]
         free = rolls.free[i, GPUS_FREE].sum()
         node = 1
         for g in range(types):
@@ -188,6 +193,8 @@ def view_depth(
         candidates[a, 0, 0] = 1.0
         for d in range(1, scene.depth + 1):
             legal = d <= most and (least == 0 or d >= least)
+            if legal and sure:
+                legal = mask[a, d]
             mask[a, d] = legal
             out = candidates[a, d]
             for x in range(out.shape[0]):
@@ -215,6 +222,15 @@ def view_depth(
             if before > 0:
                 out[12] = 1.0 if d == before else 0.0
                 out[13] = math.log2(d / before) / 5
+            for g in range(types if rolls.whole[i, STAGE] == 0 else 0):
+                for e in range(LEVELS):
+                    q = scene.kind[g, e]
+                    if q >= 0:
+                        r, blocks = alike(scene, rolls, i, g, e, d)
+                        if r > 0 and blocks >= scene.blocks:
+                            rates = r * d * scene.rate[q] * (1 << e) / scene.whole_rate
+                            out[14] = max(out[14], rates)
+                            out[15] = 1.0
 
 
 @in_place
@@ -230,27 +246,24 @@ def set_depth(rolls: Rolls, rows: Array, depths: Array) -> None:
 
 
 @in_place
-def _after(rolls: Rolls, i: int, g: int, e: int) -> int:
-    """Replicas that pack once a stage of degree 2**e on type g is added."""
-    r = rolls.whole[i, PACKS] if rolls.whole[i, STAGE] > 0 else 1 << 40
-    for level in range(e + 1):
-        wanted = rolls.group[i, DEMAND, g, level] + (1 << (e - level))
-        r = min(r, rolls.group[i, SLOTS, g, level] // wanted)
-    return r
+def legal_kinds(scene: Scene, rolls: Rolls, i: int, legal: Array, spare: Array) -> None:
+    """Which (type, level) the next stage may have, (G, LEVELS): the best of three tiers.
 
-
-@in_place
-def legal_kinds(scene: Scene, rolls: Rolls, i: int, legal: Array) -> None:
-    """Which (type, level) the next stage may have, (G, LEVELS)."""
+    Those after which the model is sure to fit; else those after which it might, by count of
+    blocks; else those that pack. spare: (G, LEVELS) to work in.
+    """
     d, s = rolls.whole[i, AIM], rolls.whole[i, STAGE]
     left = d - s - 1
-    groups = _groups_left(scene, rolls, i)
-    any_fits = False
+    groups = groups_left(scene, rolls, i)
+    best = 0
     for g in range(scene.kind.shape[0]):
         for e in range(LEVELS):
             legal[g, e] = 0
             q = scene.kind[g, e]
-            if q < 0 or _after(rolls, i, g, e) < 1:
+            if q < 0:
+                continue
+            r = packs_after(rolls, i, g, e, 1)
+            if r < 1:
                 continue
             low = scene.type_int[LEAST, g]
             before = max(0, rolls.group[i, SLOTS, g, low] - rolls.group[i, DEMAND, g, low])
@@ -258,15 +271,19 @@ def legal_kinds(scene: Scene, rolls: Rolls, i: int, legal: Array) -> None:
             if groups - before + after < left:
                 continue
             legal[g, e] = 1
-            fits = scene.fit[(s == 0) + 2 * (left == 0), q, d - s]
-            if fits >= 1 and rolls.real[i, COVER] + fits + rolls.rest[i, left] >= scene.blocks:
+            fits = holds(scene, q, s, d, r)
+            if fits >= 1 and cover(scene, rolls, i, r) + fits + rolls.rest[i, left] >= scene.blocks:
                 legal[g, e] = 2
-                any_fits = True
-    if any_fits:
-        for g in range(scene.kind.shape[0]):
-            for e in range(LEVELS):
-                if legal[g, e] == 1:
-                    legal[g, e] = 0
+                same, blocks = alike(scene, rolls, i, g, e, d)
+                if (same >= 1 and blocks >= scene.blocks) or completes(
+                    scene, rolls, i, d, g, e, spare
+                ):
+                    legal[g, e] = 3
+            best = max(best, legal[g, e])
+    for g in range(scene.kind.shape[0]):
+        for e in range(LEVELS):
+            if legal[g, e] < best:
+                legal[g, e] = 0
 
 
 @compiled
@@ -275,21 +292,21 @@ def view_types(
 ) -> None:
     """State, features of every GPU type for the next stage, and which are legal.
 
-    candidates: (n, G, TYPES); mask: (n, G).
+    candidates: (n, G, TYPES); mask: (n, G). The best degree alike is the one whose GPUs do most
+    where it holds the model, else the one that holds most of it.
     """
     types = scene.kind.shape[0]
-    legal = np.zeros((types, LEVELS), np.int64)
+    legal, work = np.zeros((2, types, LEVELS), np.int64)
     tokens = scene.token.shape[1]
     for a in range(rows.shape[0]):
         i = rows[a]
         _state(scene, rolls, i, state[a])
-        legal_kinds(scene, rolls, i, legal)
+        legal_kinds(scene, rolls, i, legal, work)
         d, s = rolls.whole[i, AIM], rolls.whole[i, STAGE]
         free = max(rolls.free[i, GPUS_FREE].sum(), 1)
-        end = (s == 0) + 2 * (s == d - 1)
         per_stage = scene.blocks / d
         mean = rolls.real[i, SPEED_SUM] / s if s > 0 else 1.0
-        groups = _groups_left(scene, rolls, i)
+        groups = groups_left(scene, rolls, i)
         k = rolls.whole[i, TRIED]
         before = scene.kind_int[TYPE_OF, rolls.choices[i, k, s]] if s > 0 else -1
         for g in range(types):
@@ -299,19 +316,26 @@ def view_types(
             mask[a, g] = False
             low = -1
             quickest, most_fit = 0.0, 0.0
+            best_cover, best_rates, best_replicas = -1.0, 0.0, 0
             for e in range(LEVELS):
                 if legal[g, e] > 0:
                     if low < 0:
                         low = e
                     q = scene.kind[g, e]
                     quickest = max(quickest, scene.rate[q] * (1 << e))
-                    most_fit = max(most_fit, scene.fit[end, q, d - s])
+                    most_fit = max(most_fit, holds(scene, q, s, d, packs_after(rolls, i, g, e, 1)))
+                    replicas, blocks = alike(scene, rolls, i, g, e, d)
+                    sum_of_speeds = rolls.real[i, SPEED_SUM] + (d - s) * scene.rate[q] * (1 << e)
+                    rates = replicas * sum_of_speeds / scene.whole_rate
+                    held = min(blocks / scene.blocks, 1.0)
+                    if held > best_cover or (held == best_cover and rates > best_rates):
+                        best_cover, best_rates, best_replicas = held, rates, replicas
             if low < 0:
                 continue
             mask[a, g] = True
             for x in range(tokens):
                 out[x] = rolls.token[i, g, x]
-            r = _after(rolls, i, g, low)
+            r = packs_after(rolls, i, g, low, 1)
             now = rolls.whole[i, PACKS] if s > 0 else r
             same = 0
             for u in range(s):
@@ -324,13 +348,17 @@ def view_types(
             out[tokens + 4] = 1.0 if same > 0 else 0.0
             out[tokens + 5] = same / s if s > 0 else 0.0
             out[tokens + 6] = min(most_fit / per_stage, 3.0) / 3
-            out[tokens + 7] = min(scene.fit[end, scene.kind[g, low], d - s] / per_stage, 3.0) / 3
+            out[tokens + 7] = min(holds(scene, scene.kind[g, low], s, d, r) / per_stage, 3.0) / 3
             out[tokens + 8] = math.log(max(quickest, 1e-3) / mean) / 2
             least = scene.type_int[LEAST, g]
             spare = rolls.group[i, SLOTS, g, least] - rolls.group[i, DEMAND, g, least]
             out[tokens + 9] = spare / max(rolls.group[i, SLOTS, g, least], 1)
             out[tokens + 10] = min(groups / d, 4.0) / 4
             out[tokens + 11] = 1.0 if s == d - 1 else 0.0
+            out[tokens + 12] = min(most_fit / due(scene, rolls, i), 3.0) / 3
+            out[tokens + 13] = best_cover
+            out[tokens + 14] = math.log2(1.0 + best_replicas) / 8
+            out[tokens + 15] = min(best_rates, 1.5)
 
 
 @compiled
@@ -347,15 +375,14 @@ def view_degrees(
 
     candidates: (n, LEVELS, DEGREES); mask: (n, LEVELS).
     """
-    legal = np.zeros((scene.kind.shape[0], LEVELS), np.int64)
+    legal, spare = np.zeros((2, scene.kind.shape[0], LEVELS), np.int64)
     top = scene.rate.max()
     for a in range(rows.shape[0]):
         i, g = rows[a], chosen[a]
         _state(scene, rolls, i, state[a])
-        legal_kinds(scene, rolls, i, legal)
+        legal_kinds(scene, rolls, i, legal, spare)
         d, s = rolls.whole[i, AIM], rolls.whole[i, STAGE]
         free = max(rolls.free[i, GPUS_FREE].sum(), 1)
-        end = (s == 0) + 2 * (s == d - 1)
         per_stage = scene.blocks / d
         mean = rolls.real[i, SPEED_SUM] / s if s > 0 else 1.0
         k = rolls.whole[i, TRIED]
@@ -373,13 +400,13 @@ def view_degrees(
             if not mask[a, e]:
                 continue
             q, tp = scene.kind[g, e], 1 << e
-            r = _after(rolls, i, g, e)
+            r = packs_after(rolls, i, g, e, 1)
             now = rolls.whole[i, PACKS] if s > 0 else r
             used = 0.0
             for u in range(s):
                 if rolls.choices[i, k, 1 + u] == q:
                     used = 1.0
-            fits = scene.fit[end, q, d - s] / per_stage
+            fits = holds(scene, q, s, d, r) / per_stage
             out[0] = e / 3
             out[1] = math.log2(1.0 + r) / 8
             out[2] = r / max(now, 1)
@@ -398,6 +425,13 @@ def view_degrees(
             out[15] = scene.best_rate[g] / top
             out[16] = 1.0 if s == d - 1 else 0.0
             out[17] = 1.0 if s == 0 else 0.0
+            replicas, blocks = alike(scene, rolls, i, g, e, d)
+            sum_of_speeds = rolls.real[i, SPEED_SUM] + (d - s) * scene.rate[q] * tp
+            out[18] = min(fits * per_stage / due(scene, rolls, i), 3.0) / 3
+            out[19] = min(blocks / scene.blocks, 2.0) / 2
+            out[20] = math.log2(1.0 + replicas) / 8
+            out[21] = (rolls.whole[i, HELD] + (d - s) * tp) * replicas / free
+            out[22] = min(replicas * sum_of_speeds / scene.whole_rate, 1.5)
 
 
 @in_place
@@ -407,18 +441,18 @@ def take(scene: Scene, rolls: Rolls, rows: Array, types: Array, levels: Array) -
         i, g, e = rows[a], types[a], levels[a]
         q, tp = scene.kind[g, e], 1 << e
         s = rolls.whole[i, STAGE]
-        rolls.whole[i, PACKS] = _after(rolls, i, g, e)
+        rolls.whole[i, PACKS] = packs_after(rolls, i, g, e, 1)
         for level in range(e + 1):
             rolls.group[i, DEMAND, g, level] += 1 << (e - level)
         speed = scene.rate[q] * tp
         rolls.whole[i, HELD] += tp
-        d = rolls.whole[i, AIM]
-        rolls.real[i, COVER] += scene.fit[(s == 0) + 2 * (s == d - 1), q, d - s]
         rolls.real[i, SPEED_SUM] += speed
         rolls.real[i, SLOWEST] = speed if s == 0 else min(rolls.real[i, SLOWEST], speed)
         rolls.real[i, QUICKEST] = max(rolls.real[i, QUICKEST], speed)
         rolls.choices[i, rolls.whole[i, TRIED], 1 + s] = q
         rolls.whole[i, STAGE] = s + 1
+        rolls.real[i, COVER] += holds(scene, q, s, rolls.whole[i, AIM], rolls.whole[i, PACKS])
+        rolls.real[i, COVER] = cover(scene, rolls, i, rolls.whole[i, PACKS])
 
 
 @compiled

@@ -111,11 +111,13 @@ def _swap_templates(sets: Sets, i: int, j: int) -> None:
 
 
 @in_place
-def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int, tilings: int) -> Any:
+def move(
+    sets: Sets, usable: Array, table: Array, type_of: Array, most: int, tilings: int, spare: bool
+) -> Any:
     """Change TRIAL in one way; the first template that changed, -1 where the move does nothing.
 
     usable: kinds that may be chosen. table: (G, LEVELS) kinds. most: stages of a template.
-    tilings: of experts, 1 where the model has none.
+    tilings: of experts, 1 where the model has none. spare: whether replicas may be given up.
     """
     count = sets.count[TRIAL]
     k = np.random.randint(count)
@@ -221,7 +223,7 @@ def move(sets: Sets, usable: Array, table: Array, type_of: Array, most: int, til
         _swap_templates(sets, k, j)
         return min(j, k)
     if draw < 0.98:  # give up replicas
-        fewer = (0, 1, 2, 4)[np.random.randint(4)]
+        fewer = (0, 1, 2, 4)[np.random.randint(4)] if spare else 0
         if fewer == sets.fewer[TRIAL, k]:
             return -1
         sets.fewer[TRIAL, k] = fewer
@@ -305,13 +307,15 @@ def walk(
     ration: int,
     most_evaluations: int,
     fresh: bool,
+    spare: bool,
     room: Room,
 ) -> Any:
     """Anneal from NOW for so many moves; the moves made. BEST is kept up.
 
     hot, cold: temperature at the first and last move, as a share of the iteration time. ration:
     evaluations that the walk may take; it cools by whichever of the two runs out first. fresh: NOW
-    was not walked before, so its micro-batch sizes are looked for.
+    was not walked before, so its micro-batch sizes are looked for. spare: whether moves give up
+    replicas.
     """
     np.random.seed(seed)
     energy, heat, first, wanted = np.inf, hot, 0, 0
@@ -331,7 +335,7 @@ def walk(
             first = 1 << 30
             steps = 2 if np.random.random() < 0.3 else 1
             for _ in range(steps):
-                changed = move(sets, usable, table, type_of, most, tables.tile.shape[1])
+                changed = move(sets, usable, table, type_of, most, tables.tile.shape[1], spare)
                 if changed >= 0:
                     first = min(first, changed)
             if first == 1 << 30:

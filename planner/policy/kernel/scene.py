@@ -10,6 +10,8 @@ from planner.kernel.tables import (
     ACTIVATION,
     BUS,
     EMBEDDING,
+    EP,
+    ETP,
     FRAMEWORK,
     GPU,
     HEAD,
@@ -24,7 +26,7 @@ from planner.kernel.tables import (
     Compiled,
 )
 from planner.kernel.tables import GPUS as NODE_GPUS
-from planner.policy.features import LEVELS, MOST_DEPTH, MOST_TEMPLATES
+from planner.policy.features import LEVELS, MOST_DEPTH, MOST_TEMPLATES, STATES, TOKENS
 
 Array = Any
 
@@ -38,14 +40,19 @@ WITHIN, FIRST, LAST, ALONE = 0, 1, 2, 3  # of fit: (s == 0) + 2 * (s == d - 1) o
 
 
 class Scene(NamedTuple):
-    """Indices: g GPU type, e level (degree 2**e), q kind, j micro-batches in flight."""
+    """Indices: g GPU type, e level (degree 2**e), q kind, j micro-batches in flight.
+
+    W: experts spread over at most 2**w devices; 1 for models without.
+    """
 
     kind: Array  # (G, LEVELS) kind index, -1 where the type has no rows of the degree
     type_int: Array  # (3, G) lowest level (-1 for none), GPUs, largest node
     kind_int: Array  # (2, Q) g; e, -1 for a degree that is no power of two
     rate: Array  # (Q,) blocks per ms and GPU over the fastest
     best_rate: Array  # (G,)
-    fit: Array  # (4, Q, MOST_DEPTH + 1) blocks that fit, beside embedding and head at the ends
+    fit: Array  # (4, Q, MOST_DEPTH + 1, W) blocks that fit, beside embedding and head at the ends
+    tail: Array  # (Q, MOST_DEPTH + 1, W) blocks that so many last stages of a kind hold
+    whole_rate: float  # of all GPUs at their best, in blocks per ms over the fastest
     token: Array  # (G, TOKENS) with 0 where the episode fills in
     world: Array  # (STATES,) with 0 where the episode fills in
     samples: float  # of the global batch
@@ -97,7 +104,7 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
     head_ms, quickest = _least(tables.end[HEAD, MS]), _least(per_sample)
     world, summary = _world(tables, gpus, best_rate / fastest, fit, kind, least, sync)
     world[14] = min(head_ms / quickest, 8.0) / 8.0 if quickest > 0 else 0.0
-    token = np.zeros((types, 18))
+    token = np.zeros((types, TOKENS))
     for g in range(types):
         if least[g] < 0:
             continue
@@ -105,9 +112,9 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
         token[g, 0] = gpus[g] / gpus.sum()
         token[g, 3] = best_rate[g] / fastest
         token[g, 4] = np.log(max(best_rate[g] / fastest, 1e-3)) / 2
-        token[g, 5] = fit[WITHIN, low, 1] / blocks
-        token[g, 6] = fit[WITHIN, low, 8] / blocks
-        token[g, 7] = fit[WITHIN, high, 1] / blocks
+        token[g, 5] = fit[WITHIN, low, 1, -1] / blocks
+        token[g, 6] = fit[WITHIN, low, 8, -1] / blocks
+        token[g, 7] = fit[WITHIN, high, 1, -1] / blocks
         token[g, 8] = rate[high] / max(best_rate[g], 1e-30)
         token[g, 9] = np.log2(largest[g]) / 3
         token[g, 14] = np.clip(np.log10(nic[g] / _CARD), -2, 2)
@@ -124,6 +131,8 @@ def scene_of(compiled: Compiled) -> tuple[Scene, Array]:
         rate=rate / fastest,
         best_rate=best_rate / fastest,
         fit=fit,
+        tail=_tails(fit),
+        whole_rate=whole_rate / fastest,
         token=token,
         world=world,
         samples=float(tables.global_batch),
@@ -160,7 +169,9 @@ def _mixed(figures: Array, mix: Array) -> Array:
 def _fits(tables: Any, kinds: int, mix: Array) -> Array:
     state, kept = _mixed(tables.block[STATE], mix), _mixed(tables.block[ACTIVATION], mix)
     transient = np.where(mix > 0, tables.block[TRANSIENT], 0.0).max(axis=-1)
-    fit = np.zeros((4, kinds, MOST_DEPTH + 1))
+    shards = tables.tile[EP] * tables.tile[ETP]
+    spreads = 1 + int(np.log2(shards.max()))
+    fit = np.zeros((4, kinds, MOST_DEPTH + 1, spreads))
     flight = np.arange(1, MOST_DEPTH + 1)
     ends: tuple[tuple[int, ...], ...] = ((), (EMBEDDING,), (HEAD,), (EMBEDDING, HEAD))
     for q in range(kinds):
@@ -176,9 +187,19 @@ def _fits(tables: Any, kinds: int, mix: Array) -> Array:
             room = (limit[:, None, None] - once - held[:, :, None])[..., None]
             room = room - saved[:, :, None, None] * flight
             blocks = np.floor(room / (state[:, q][..., None] + kept[:, q][..., None] * flight))
-            most = np.where(np.isfinite(blocks), blocks, 0.0).max(axis=(0, 1, 2))
-            fit[end, q, 1:] = np.clip(most, 0, tables.blocks)
+            most = np.where(np.isfinite(blocks), blocks, 0.0).max(axis=(0, 1))  # (X, in flight)
+            for w in range(spreads):
+                allowed = most[shards <= 1 << w]
+                if len(allowed):
+                    fit[end, q, 1:, w] = np.clip(allowed.max(axis=0), 0, tables.blocks)
     return fit
+
+
+def _tails(fit: Array) -> Array:
+    """Blocks that the last j stages hold where all are of one kind, (Q, MOST_DEPTH + 1, W)."""
+    each = fit[WITHIN].copy()
+    each[:, 1] = fit[LAST, :, 1]  # the last stage of all, beside the head
+    return np.asarray(each.cumsum(axis=1))
 
 
 def _world(
@@ -188,11 +209,11 @@ def _world(
     blocks = float(tables.blocks)
     sizes = tables.node_int[NODE_GPUS].astype(float)
     uneven = float(sizes.std() / sizes.mean())
-    fit = fit[WITHIN]
+    fit = fit[WITHIN, :, :, -1]
     times = sum(gpus[g] * fit[kind[g, least[g]], 4] for g in range(len(gpus)) if least[g] >= 0)
     fits = float(np.clip(np.log2(max(times, 1e-3) / blocks), -4, 8)) / 5
     moe = float(tables.experts > 1)
-    world = np.zeros(24)
+    world = np.zeros(STATES)
     world[0] = np.log2(total) / 10
     world[1] = len(gpus) / 6
     world[2] = uneven

@@ -20,12 +20,15 @@ KIND = "arachne-policy-checkpoint"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a training stands. plans: (composition, templates as kinds) of the memory."""
+    """Where a training stands.
+
+    taught: rounds of the teacher. plans: (composition, templates as kinds) of the memory.
+    """
 
     recipe: Recipe
     seed: int
     step: int
-    taught: bool
+    taught: int
     seconds: float
     evaluations: int
     plans: Sequence[tuple[int, tuple[tuple[int, ...], ...]]]

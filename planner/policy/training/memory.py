@@ -65,6 +65,10 @@ class PlanMemory:
         held.sort(key=lambda one: -one.throughput)
         del held[KEPT_PER_DEPTH:]
 
+    def summary(self, composition: int) -> Array:
+        """The summary of a composition that has plans."""
+        return self._summaries[composition]
+
     def best(self, composition: int) -> list[tuple[Remembered, float]]:
         """The plans of a composition worth imitating, best first, with weights that sum to 1.
 

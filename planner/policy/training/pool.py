@@ -1,9 +1,13 @@
-"""The pool of compositions to train on: models with their profiles, on random clusters."""
+"""The pool of compositions to train on: models with their profiles, on random clusters.
+
+Half of the models are as they are, the others have half to one and a half times the blocks, so
+that what is learned holds for other depths too. Some global batches are halved or doubled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +21,7 @@ from specs.workload import STATE_BYTES_PER_PARAMETER, Workload
 
 LEAST_ROOM = 1.3  # of the cluster's memory over the model's state, where anything can fit
 TRIES = 200
+LEAST_STRETCH, MOST_STRETCH = 0.5, 1.5  # blocks over those of the model
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def random_pool(
     draw = np.random.default_rng([seed, 7])
     found: list[Problem] = []
     for number in range(count):
-        one = models[number % len(models)]
+        one = varied(models[number % len(models)], draw)
         for _ in range(TRIES):
             cluster = random_cluster(gpus, draw, f"random-{number}")
             if holds(one, cluster):
@@ -50,6 +55,21 @@ def random_pool(
                 "types or smaller models"
             )
     return found
+
+
+def varied(one: Trained, draw: np.random.Generator) -> Trained:
+    """A model as it is or with more or fewer blocks, its global batch the default or near it."""
+    model, workload = one.model, one.workload
+    factor = (1.0, 1.0, 0.5, 2.0)[int(draw.integers(4))]
+    workload = replace(workload, global_batch=max(1, int(workload.global_batch * factor)))
+    stretch = float(draw.uniform(LEAST_STRETCH, MOST_STRETCH))
+    if draw.random() < 0.5:
+        count = max(1, round(model.blocks * stretch))
+        embedding, *blocks, head = model.layers
+        blocks = (blocks + [blocks[-1]] * count)[:count]
+        name = f"{model.name} of {count} blocks"
+        model = replace(model, name=name, layers=(embedding, *blocks, head))
+    return Trained(model, workload, one.profiles)
 
 
 def pool_of_clusters(models: Sequence[Trained], clusters: Sequence[Cluster]) -> list[Problem]:

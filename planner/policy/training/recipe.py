@@ -34,7 +34,7 @@ class Recipe:
 
     name: str
     parts: frozenset[str]
-    steps: int = 60
+    steps: int = 300
     compositions: int = 8  # a step
     rollouts: int = 32  # a composition
     epochs: int = 2
@@ -51,12 +51,12 @@ class Recipe:
     imitation: float = 0.75  # weight of the self-imitation
     imitation_every: int = 1
     penalty: float = 0.05
-    moves: int = 200  # of the best rollout of each group
+    moves: int = 1000  # of the best rollout of each group
     risk_from: float = 2 / 3
-    pool: int = 360  # compositions in all
-    teacher_moves: int = 3000
-    teacher_epochs: int = 40
-    teacher_updates: int = 520  # at most: a larger pool needs fewer epochs
+    pool: int = 6000  # compositions in all
+    teacher_moves: int = 3000  # of a walk
+    teacher_walks: tuple[int, ...] = (3, 2)  # of each round: after each all plans are imitated
+    teacher_epochs: int = 16  # of each round
     teacher_rate: float = 2e-3
     teacher_batch: int = 32
 

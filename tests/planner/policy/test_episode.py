@@ -7,7 +7,17 @@ from planner.cost import price_filled
 from planner.filled import FilledPlan
 from planner.packing import Demand, FreeGpus, Placement, largest_replicas, pack
 from planner.policy.composition import Composition
-from planner.policy.kernel.rolls import COUNT, TRIED
+from planner.policy.features import DEGREES, LEVELS, STATES
+from planner.policy.kernel.episode import open_templates, set_depth, take, view_degrees
+from planner.policy.kernel.rolls import (
+    COUNT,
+    COVER,
+    HELD,
+    PACKS,
+    SPEED_SUM,
+    TRIED,
+    new_rolls,
+)
 from planner.policy.kernel.scene import LEAST
 from planner.policy.network import initial_parameters
 from planner.policy.rollout import Episodes, parameters_of, run_episodes
@@ -105,6 +115,47 @@ def _completes(
         else:
             return False
     return True
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-32b"])
+def test_looking_ahead_is_what_comes_of_stages_alike(model: str) -> None:
+    """Replicas and blocks that fit, as promised, against taking all stages to come."""
+    draw = np.random.default_rng(12)
+    checked = 0
+    for _ in range(6):
+        composition = random_composition(draw, model)
+        tables, scene = composition.engine.tables, composition.scene
+        rows = np.arange(1)
+        for _ in range(20):
+            rolls = new_rolls(tables, scene, 1)
+            open_templates(tables, scene, rolls, rows, composition.engine.room)
+            depth = int(draw.integers(1, min(scene.depth, 12) + 1))
+            set_depth(rolls, rows, np.array([depth]))
+            state = np.empty((1, STATES), np.float32)
+            for s in range(depth):
+                g = int(draw.integers(scene.kind.shape[0]))
+                seen = np.empty((1, LEVELS, DEGREES), np.float32)
+                legal = np.zeros((1, LEVELS), np.bool_)
+                view_degrees(scene, rolls, rows, np.array([g]), state, seen, legal)
+                if not legal.any():
+                    break
+                level = int(draw.choice(np.flatnonzero(legal[0])))
+                ahead = new_rolls(tables, scene, 1)
+                for mine, theirs in zip(ahead, rolls, strict=True):
+                    mine[:] = theirs
+                for _ in range(s, depth):
+                    take(scene, ahead, rows, np.array([g]), np.array([level]))
+                promised = seen[0, level, 18:]
+                packs, held = max(ahead.whole[0, PACKS], 0), ahead.whole[0, HELD]
+                blocks, speeds = ahead.real[0, COVER], ahead.real[0, SPEED_SUM]
+                assert promised[1] == pytest.approx(min(blocks / scene.blocks, 2) / 2, rel=1e-5)
+                assert promised[2] == pytest.approx(np.log2(1 + packs) / 8, rel=1e-5)
+                assert promised[3] == pytest.approx(packs * held / rolls.free[0, 0].sum(), rel=1e-5)
+                rates = min(packs * speeds / scene.whole_rate, 1.5)
+                assert promised[4] == pytest.approx(rates, rel=1e-5)
+                checked += 1
+                take(scene, rolls, rows, np.array([g]), np.array([level]))
+    assert checked > 200
 
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-32b"])

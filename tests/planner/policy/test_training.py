@@ -22,6 +22,7 @@ def tiny(steps: int = 2, ablate: tuple[str, ...] = (), name: str = "default") ->
         rollouts=6,
         moves=20,
         teacher_moves=50,
+        teacher_walks=(2, 1),
         teacher_epochs=1,
         teacher_batch=2,
     )
@@ -42,6 +43,11 @@ def trained(problems: list[Problem], recipe: Recipe, **options: Any) -> dict[str
 
 def test_the_same_seed_trains_the_same_network(problems: list[Problem]) -> None:
     one, two = (trained(problems, tiny()) for _ in range(2))
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_more_workers_train_the_same_network(problems: list[Problem]) -> None:
+    one, two = (trained(problems, tiny(), workers=workers) for workers in (1, 2))
     assert all(np.array_equal(one[name], two[name]) for name in one)
 
 
@@ -67,11 +73,18 @@ def test_a_killed_training_goes_on_where_it_was(problems: list[Problem], tmp_pat
     short = Trainer(problems, replace(tiny(), steps=2), 3, checkpoint=file)
     short.run()
     again = Trainer(problems, replace(tiny(), steps=2), 3, checkpoint=file)
-    assert (again.step, again.taught) == (2, True)
+    assert (again.step, again.taught) == (2, 2)
     assert again.evaluations == short.evaluations
-    assert len(again.memory) == len(short.memory)
     before, after = short.network.arrays(), again.network.arrays()
     assert all(np.array_equal(before[name], after[name]) for name in before)
+    again.run()  # nothing is left but to remember
+    assert len(again.memory) == len(short.memory) > 0
+    for number in range(3):
+        one, other = (
+            [(plan.plan, plan.throughput, weight) for plan, weight in trainer.memory.best(number)]
+            for trainer in (short, again)
+        )
+        assert one == other
     assert again.spent_before > 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.policy.network import initial_parameters
-from planner.policy.weights import Weights, chosen_weights, load_weights, save_weights
+from planner.policy.weights import FORMAT, Weights, chosen_weights, load_weights, save_weights
 from specs.errors import PlanError
 
 
@@ -17,7 +17,7 @@ def written(path: Path, **changes: Any) -> Path:
     from safetensors.numpy import save
 
     parameters = initial_parameters(0) | changes.pop("parameters", {})
-    metadata = {"kind": "arachne-policy", "format": "1", "record": "{}"} | changes
+    metadata = {"kind": "arachne-policy", "format": str(FORMAT), "record": "{}"} | changes
     path.write_bytes(save(parameters, metadata))
     return path
 
@@ -56,8 +56,8 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    line = refusal(written(tmp_path / "w.safetensors", format="2"))
-    assert "format '2'" in line
+    line = refusal(written(tmp_path / "w.safetensors", format=str(FORMAT + 1)))
+    assert f"format '{FORMAT + 1}'" in line
     assert "use the Arachne that wrote it" in line
 
 
