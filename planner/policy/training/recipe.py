@@ -53,7 +53,7 @@ class Recipe:
     penalty: float = 0.05
     moves: int = 1000  # of the best rollout of each group
     risk_from: float = 2 / 3
-    pool: int = 6000  # compositions in all
+    pool: int = 4000  # compositions in all
     teacher_moves: int = 3000  # of a walk
     teacher_walks: tuple[int, ...] = (3, 2)  # of each round: after each all plans are imitated
     teacher_epochs: int = 16  # of each round
