@@ -37,7 +37,7 @@ from planner.policy.weights import chosen_weights, load_weights
 from planner.problem import Problem
 from planner.result import Budget, PlanResult
 
-ROLLOUTS = Schedule(rollouts=64, batch=32, rounds=())
+ROLLOUTS = Schedule(rollouts=64, batch=8, temperatures=(1.0, 0.7, 0.5))  # chosen on `validation`
 DEEP = Schedule(256, 32, (Round(16, 1000, 0.02), Round(8, 4000, 0.02)), goes_on=True)
 COLUMNS = {
     "untrained-64": "64 rollouts, untrained network",

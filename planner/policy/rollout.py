@@ -125,7 +125,7 @@ class Asked:
         """A choice for each row, (n,), sampled or forced."""
         hidden = self.network.trunk(state, self._types[rows])
         scores = self.network.scores(head, hidden, candidates)
-        if self.temperatures is not None:
+        if self.temperatures is not None and head != "depth":
             scores = scores / self.temperatures[rows][:, None]
         logp = log_probabilities(scores, mask)
         choice = _sample(logp, self.draw)
@@ -168,7 +168,8 @@ def run_episodes(
 
     An episode ends with STOP, with a template that fits nowhere, with the most templates, or where
     no GPU is left. force: choices to take instead of sampled ones. keep: record all decisions.
-    temperatures: (count,) that the scores of each episode are divided by, 1 without them.
+    temperatures: (count,) that the scores of types and degrees are divided by in each episode, 1
+    without them. Depths are drawn as the policy says: they are what makes plans differ.
     spent: asked before each template; True ends all episodes there. most_evaluations: where the
     engine's count must stop; templates beyond it count as not fitting.
     """

@@ -74,7 +74,7 @@ def recipe_of(name: str, steps: int | None = None, ablate: Sequence[str] = ()) -
     """The recipe `paper` or `default`, less the ablated parts. Raises PlanError for other names."""
     if name == "paper":
         recipe = Recipe(
-            "paper", frozenset(PAPER_PARTS), steps=300, learning_rate=3e-3, last_learning_rate=3e-4
+            "paper", frozenset(PAPER_PARTS), learning_rate=3e-3, last_learning_rate=3e-4
         )
     elif name == "default":
         recipe = Recipe("default", frozenset(PARTS))

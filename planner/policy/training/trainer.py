@@ -31,6 +31,7 @@ Array = Any
 Report = Callable[[dict[str, Any]], None]
 
 SAVED_EVERY = 10  # steps
+TAUGHT_AT_ONCE = 40  # compositions, between two looks at the clock
 IMITATION, REINFORCEMENT = "imitation", "reinforcement"  # what an optimizer is for
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -134,19 +135,26 @@ class Trainer:
     # Teacher and imitation
 
     def _teach(self, workers: Workers, round_: int) -> None:
-        """Walks from rollouts on every composition: the first ones are of the untrained network."""
+        """Walks from rollouts on every composition: the first ones are of the untrained network.
+
+        Compositions that half of the time left does not reach are left out.
+        """
         recipe, parameters = self.recipe, self.final_arrays(self.network)
         walks = recipe.teacher_walks[round_]
-        lessons = (
-            (n, Lesson(recipe.teacher_moves, walks, (self.seed, 3, round_, n), parameters))
-            for n in range(len(self.problems))
-        )
-        for done, (number, taught) in enumerate(workers.each(teach, lessons), 1):
-            self.evaluations += taught.evaluations
-            for one in taught.plans:
-                self.memory.add(number, taught.summary, one)
-            if done % 20 == 0 or done == len(self.problems):
-                self.report({"stage": "teacher", "done": done, "of": len(self.problems)})
+        began, count = self.seconds, len(self.problems)
+        for first in range(0, count, TAUGHT_AT_ONCE):
+            if self.seconds - began > (self.limit_s - began) / 2:
+                break
+            numbers = range(first, min(first + TAUGHT_AT_ONCE, count))
+            lessons = [
+                (n, Lesson(recipe.teacher_moves, walks, (self.seed, 3, round_, n), parameters))
+                for n in numbers
+            ]
+            for number, taught in workers.each(teach, lessons):
+                self.evaluations += taught.evaluations
+                for one in taught.plans:
+                    self.memory.add(number, taught.summary, one)
+            self.report({"stage": "teacher", "done": numbers.stop, "of": count})
 
     def _imitate_teacher(self, round_: int) -> None:
         numbers = self.memory.compositions
@@ -161,7 +169,7 @@ class Trainer:
             if self.seconds - began > (self.limit_s - began) / 3:
                 break
             share = update / updates
-            self._set_rates(self.recipe.teacher_rate * (1 - 0.95 * share))
+            self._set_rate(IMITATION, self.recipe.teacher_rate * (1 - 0.95 * share))
             chosen = draw.choice(numbers, batch, replace=False)
             loss = self._imitate([int(n) for n in chosen], 1.0, 1.0)
             if update % 10 == 0:
@@ -185,10 +193,9 @@ class Trainer:
         optimizer.step()
         return float(loss.detach())
 
-    def _set_rates(self, rate: float) -> None:
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+    def _set_rate(self, name: str, rate: float) -> None:
+        for group in self.optimizers[name].param_groups:
+            group["lr"] = rate
 
     # Reinforcement
 
@@ -198,7 +205,9 @@ class Trainer:
         numbers = draw.choice(
             len(self.problems), min(recipe.compositions, len(self.problems)), replace=False
         )
-        self._set_rates(recipe.between(recipe.learning_rate, recipe.last_learning_rate, self.step))
+        rate = recipe.between(recipe.learning_rate, recipe.last_learning_rate, self.step)
+        for name in self.optimizers:
+            self._set_rate(name, rate)
         parameters = self.final_arrays(self.network)
         tasks = [
             (

@@ -30,7 +30,7 @@ def test_training_selection_and_held_out_do_not_overlap() -> None:
     }
     chosen_on = [composition(problem) for problem in selection()]
     judged_on = [composition(problem) for problem in held_out()]
-    assert len(training) > 5000
+    assert len(training) > 10_000
     assert len(set(judged_on)) == len(judged_on)
     assert not set(judged_on) & set(chosen_on)
     assert not set(judged_on) & training

@@ -62,7 +62,8 @@ def priced(walker: Walker, plans: list[tuple[tuple[int, ...], ...]]) -> list[tup
     return found
 
 
-def test_what_is_taught_can_be_laid_and_is_better_than_chance(composition: Composition) -> None:
+def test_what_is_taught_can_be_laid_and_is_better_than_chance() -> None:
+    composition = Composition(problem_on("qwen3-32b", reference_cluster("mixed-64")))
     taught = teach(composition, Lesson(400, 3, (1,), initial_parameters(0)))
     again = teach(composition, Lesson(400, 3, (1,), initial_parameters(0)))
     assert taught.evaluations > 1000
