@@ -67,7 +67,8 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
     """The schedule of `arachne` on so many GPUs: chosen so that 128 take half a second on 2 cores.
 
     Eight times from new rollouts, for what one of them misses another may find: with the same moves
-    this was better than walking on from one set of rollouts. Walks begin hot (2 % of the
+    this was better than walking on from one set of rollouts. Under 128 GPUs, where a turn takes
+    little, sixteen times. Walks begin hot (2 % of the
     iteration): from 0.4 % they stayed where the policy had begun (both chosen on `selection` of
     benchmarks/held_out.py). Large clusters have more to find, so there they are longer.
     """
@@ -77,7 +78,8 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
         Round(2, round(2000 * scale), 0.02),
         Round(1, round(3000 * scale), 0.01),
     )
-    return Schedule(rollouts=32, batch=32, rounds=rounds, restarts=8, goes_on=goes_on)
+    restarts = 16 if gpus < 128 else 8
+    return Schedule(rollouts=32, batch=32, rounds=rounds, restarts=restarts, goes_on=goes_on)
 
 
 PAIR = 2  # turns that may run side by side: none of them knows what the other finds
