@@ -28,6 +28,7 @@ from planner.policy.training.space import FLAT
 from planner.policy.training.trainer import Trainer
 from planner.policy.weights import (
     FLAT_KIND,
+    KIND,
     Weights,
     load_weights,
     save_weights,
@@ -242,7 +243,9 @@ def test_the_shipped_weights_say_how_they_were_trained() -> None:
     shipped = shipped_weights(FLAT_KIND)
     assert shipped.record["command"].startswith("arachne-plan train --planner flat-rl")
     assert shipped.record["recipe"] == "paper"
-    assert shipped.record["steps"] == 60  # as many as the weights of arachne
+    ours = shipped_weights(KIND).record
+    assert shipped.record["steps"] == ours["steps"]
+    assert shipped.record["gpus"] == ours["gpus"]
     assert shipped.record["commit"]
     assert set(shipped.parameters) == set(UNTRAINED)
 
