@@ -59,7 +59,8 @@ class Schedule:
 
     def __str__(self) -> str:
         walks = sum(one.starts for one in self.rounds)
-        improved = f", the best improved by {walks} walks of local moves" if walks else ""
+        many = f"{walks} walks" if walks > 1 else "a walk"
+        improved = f", the best improved by {many} of local moves" if walks else ""
         return f"{self.rollouts} sampled plans{improved}"
 
 
@@ -83,7 +84,7 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
 
 
 PAIR = 2  # turns that may run side by side: none of them knows what the other finds
-RATION, RATION_OF_EXPERTS = 2, 1  # evaluations a move that a walk may take
+RATION, RATION_OF_EXPERTS = 2.0, 0.65  # evaluations a move that a walk may take
 # Without experts a walk takes about 1.4; with them an evaluation takes two or three times as long.
 SHARE_A_WALK = 0.1  # of what a budget in seconds leaves, the most that one walk may take
 FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
@@ -296,7 +297,7 @@ class Turn:
             round_.hot,
             round_.cold,
             seed,
-            ration=self.ration * round_.moves,
+            ration=int(self.ration * round_.moves),
             most_evaluations=self._ceiling(),
         )
         if best.templates:
