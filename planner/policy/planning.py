@@ -84,8 +84,9 @@ def default_schedule(gpus: int, *, goes_on: bool = False) -> Schedule:
 
 
 PAIR = 2  # turns that may run side by side: none of them knows what the other finds
-RATION, RATION_OF_EXPERTS = 2.0, 0.65  # evaluations a move that a walk may take
-# Without experts a walk takes about 1.4; with them an evaluation takes two or three times as long.
+RATION = 2.0  # evaluations a move that a walk may take; without experts it takes about 1.4
+# With experts an evaluation takes two or three times as long, and on large clusters more.
+RATION_OF_EXPERTS, RATION_OF_EXPERTS_ON_MANY, MANY_GPUS = 1.0, 0.65, 512
 SHARE_A_WALK = 0.1  # of what a budget in seconds leaves, the most that one walk may take
 FIRST_RATE = 1e6  # evaluations a second and GPU of the cluster, before any is timed
 KEPT = 4
@@ -227,7 +228,10 @@ class Turn:
         if budget is not None:
             self.most = self.first + max(0, budget - self.search.evaluations)
         self.first_rate = FIRST_RATE / planning.problem.cluster.gpus
-        self.ration = RATION_OF_EXPERTS if self.engine.tables.experts > 1 else RATION
+        self.ration = RATION
+        if self.engine.tables.experts > 1:
+            many = planning.problem.cluster.gpus >= MANY_GPUS
+            self.ration = RATION_OF_EXPERTS_ON_MANY if many else RATION_OF_EXPERTS
         self.met: list[tuple[int, Start]] = []
         self.ended = False
 
