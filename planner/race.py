@@ -64,6 +64,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def shares_of(jobs: int) -> list[tuple[int, ...]]:
+    """The cores of each of so many searches, so that none takes time from another.
+
+    Those that this process may use, dealt evenly; where there are fewer than searches, shared.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [()] * jobs
+    mine = sorted(os.sched_getaffinity(0))
+    each = max(1, len(mine) // jobs)
+    return [tuple(mine[(i * each + j) % len(mine)] for j in range(each)) for i in range(jobs)]
+
+
 def answer(task: Task) -> PlanResult:
     """Do a task here. A planner that fails is a row that says so, not the end of the others."""
     from planner.baselines import planner_named
@@ -171,8 +183,14 @@ class Race:
     def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._heard = self._context.Queue()
+            shares = self._context.Queue()
+            for share in shares_of(self.jobs):
+                shares.put(share)
             self._pool = ProcessPoolExecutor(
-                self.jobs, mp_context=self._context, initializer=_begin, initargs=(self._heard,)
+                self.jobs,
+                mp_context=self._context,
+                initializer=_begin,
+                initargs=(self._heard, shares),
             )
         return self._pool
 
@@ -214,10 +232,13 @@ def _standing(label: str, search: Search) -> Standing:
 _told: Any = None  # in a process of a race: where it says how it stands
 
 
-def _begin(told: Any) -> None:
-    """What a process does first: listen to nobody but its parent, and end when that does."""
+def _begin(told: Any, shares: Any) -> None:
+    """What a process does first: take its cores, listen to its parent alone, end when that does."""
     global _told
     _told = told
+    share = shares.get()
+    if share:
+        os.sched_setaffinity(0, share)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and stops us
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 

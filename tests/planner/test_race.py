@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 
 import pytest
 
-from planner.race import Race, Standing, Task
+from planner.race import Race, Standing, Task, shares_of
 from planner.result import Budget, Status
 from tests.planner.random_problems import random_problem
 
@@ -28,6 +29,15 @@ def test_processes_give_the_same_answer_as_this_one() -> None:
     for label, result in alone.items():
         assert result.plan == beside[label].plan
         assert result.evaluations == beside[label].evaluations
+
+
+def test_each_search_has_cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2, 10)))
+    assert shares_of(1) == [tuple(range(2, 10))]
+    assert shares_of(3) == [(2, 3), (4, 5), (6, 7)]
+    shared = shares_of(10)
+    assert [len(share) for share in shared] == [1] * 10
+    assert {core for share in shared for core in share} == set(range(2, 10))
 
 
 def test_two_searches_run_at_once_and_say_how_they_stand() -> None:
